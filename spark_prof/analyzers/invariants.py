@@ -30,7 +30,7 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_step_floors,
 )
 from spark_prof.analyzers.step_time import LedgerRow
-from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.analyzers.views.waterfall import beside_waterfall, waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
@@ -79,7 +79,9 @@ def checked(facts: Facts) -> Report:
             rows[-1] = Invariant(check.id, False, text + check.holds[1:], found[_MOST].where)
         report = check.without(facts.report, [b.key for b in found or ()])
         facts = replace(facts, report=report)
-    return replace(facts.report, invariants=tuple(rows))
+    if any(row.ok is False for row in rows):
+        return replace(facts.report, invariants=tuple(rows))
+    return beside_waterfall(facts.report, invariants=tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,8 @@ def _without_weights(report: Report, components: Collection[object]) -> Report:
 
 
 def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
+    if not keys:
+        return report
     books = tuple(b for b in report.books if ("books", b.phase) not in keys)
     if ("books", "all") in keys:
         books = ()

@@ -70,7 +70,7 @@ from spark_prof.analyzers.step_accounting import (
 from spark_prof.analyzers.step_time import token_ledgers
 from spark_prof.analyzers.timed_steps import timed_steps
 from spark_prof.analyzers.token_time import DECODING, FEWEST_TIMED
-from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.analyzers.views.waterfall import beside_waterfall, waterfall_of
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.arrays import Flags
 from spark_prof.cores import cores
@@ -293,8 +293,8 @@ def _summary(
     )
     ran = _of_steps(placed, steps) if timed else placed[:0]
     report = checked(Facts(report, ran, in_all_layers))
-    report = replace(report, conversions=_of_the_step(report))
-    report = replace(report, findings=findings_of(report), answers=answers_of(report))
+    report = beside_waterfall(report, conversions=_of_the_step(report))
+    report = beside_waterfall(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, sums, timed)
 
 

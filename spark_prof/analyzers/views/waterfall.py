@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
@@ -29,6 +30,7 @@ _ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
 _SMALLEST = 0.01  # components with less of the whole above their lower bound are drawn together
 _ORDER = ("component", "components", "drafter", "small", "conversion", "collective")
 _COPIES = "memcpy"
+_KEPT = "_waterfall"  # what a report keeps it as; `replace` leaves it behind
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,25 @@ class _Kernel:
 
 
 def waterfall_of(report: Report) -> Waterfall:
-    """The time of an output token; of a step where none decodes, of a run that has sums alone."""
+    """The time of an output token; of a step where none decodes, of a run that has sums alone.
+
+    It is worked out once a report, which keeps it as one keeps a cached property.
+    """
+    known: Waterfall | None = vars(report).get(_KEPT)
+    if known is None:
+        known = vars(report)[_KEPT] = _drawn(report)
+    return known
+
+
+def beside_waterfall(report: Report, **changes: Any) -> Report:
+    """The report with changes that its waterfall does not stand on."""
+    known = waterfall_of(report)
+    changed = replace(report, **changes)
+    vars(changed)[_KEPT] = known
+    return changed
+
+
+def _drawn(report: Report) -> Waterfall:
     if not report.tokens:
         rows = (
             (k.name, k.component, float(k.calls), k.us, None, k.ahead_us, "")

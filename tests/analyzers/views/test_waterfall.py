@@ -12,7 +12,9 @@ import pytest
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.summary import summarize
+from spark_prof.analyzers.views import waterfall
 from spark_prof.analyzers.views.waterfall import SMALL_US, waterfall_of
+from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.datasets.opened import ceilings_for, opened
 from tests.dashboards.sample import SAMPLES
 from tests.rows import each_row
@@ -171,3 +173,15 @@ def test_sums_without_steps_are_taken_apart_as_a_whole() -> None:
     found = waterfall_of(SAMPLES["sums"])
     assert (found.of, found.steps, found.floor_us) == ("run", 0, None)
     assert found.us == pytest.approx(sum(row.us for row in SAMPLES["sums"].kernels))
+
+
+def test_a_report_draws_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Report] = []
+    work_out = waterfall._drawn
+    monkeypatch.setattr(waterfall, "_drawn", lambda r: drawn.append(r) or work_out(r))
+    with opened(str(DATA / "code-h100/dense-awq")) as bundle:
+        report = summarize(bundle)
+    render_report(report, Layout("text"), whole=True)
+    assert len(drawn) == 1
+    # Another report is another one, however much of it is the same.
+    assert waterfall_of(replace(report, tokens=())).of == "run"
