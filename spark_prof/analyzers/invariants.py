@@ -30,7 +30,7 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_step_floors,
 )
 from spark_prof.analyzers.step_time import LedgerRow
-from spark_prof.analyzers.views.waterfall import beside_waterfall, waterfall_of
+from spark_prof.analyzers.views.waterfall import DIFFERENCES, beside_waterfall, waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
@@ -116,11 +116,13 @@ def _wholes(facts: Facts) -> Iterator[Whole]:
     kernels_us = float(facts.layers.sums["ns"].sum()) / 1e3
     layers = [(f"{r.layer}, {r.component}", r.us) for r in report.layers]
     found = waterfall_of(report)
+    terms = [part.us for part in found.parts]
+    times = [(p.component or p.kind, p.us) for p in found.parts if p.kind not in DIFFERENCES]
+    yield Whole("waterfall", ("floor",), found.us, terms, times)
     for where, table, us, rows in (
         ("components", "components", kernels_us, [(r.name, r.us) for r in report.components]),
         ("layers", "layers", kernels_us, layers),
         ("kernels", "kernels", kernels_us, [(short_name(r.name), r.us) for r in report.kernels]),
-        ("waterfall", "floor", found.us, [(p.component or p.kind, p.us) for p in found.parts]),
     ):
         yield Whole(where, (table,), us, [own for _, own in rows], rows)
 

@@ -30,12 +30,13 @@ from spark_prof.analyzers.breakdown import (
     kernel_rows,
     layer_rows,
     sums_of,
+    typical_kernels,
 )
 from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
-from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion, Conversions
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import OF_ALL_STEPS, findings_of, ranked
@@ -67,10 +68,10 @@ from spark_prof.analyzers.step_accounting import (
     steps_of,
     sum_by_group,
 )
-from spark_prof.analyzers.step_time import token_ledgers
+from spark_prof.analyzers.step_time import attributed_time, token_ledgers
 from spark_prof.analyzers.timed_steps import timed_steps
 from spark_prof.analyzers.token_time import DECODING, FEWEST_TIMED
-from spark_prof.analyzers.views.waterfall import beside_waterfall, waterfall_of
+from spark_prof.analyzers.views.waterfall import beside_waterfall
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.arrays import Flags
 from spark_prof.cores import cores
@@ -182,10 +183,13 @@ def _summary(
         # Kernels of another time line would fill the gaps of this one.
         placed = placed[~placed["step"].isin(gone)].reset_index(drop=True)
     with ThreadPoolExecutor(cores()) as pool:
-        summing = pool.submit(sums_of, placed, steps["phase"], steps if timed else None)
+        attributing = pool.submit(attributed_time, placed, steps) if timed else None
         if timed:
             steps = step_books(steps, placed)
-        in_all_layers = LayerTables.of(bundle, rank, summing.result())
+        attributed, owned = attributing.result() if attributing else (None, None)
+    in_all_layers = LayerTables.of(
+        bundle, rank, sums_of(placed, steps["phase"], steps if timed else None, owned)
+    )
     unknown = unknown_layers(in_all_layers)
     sums = without_layers(in_all_layers.sums, unknown)
     every = without_layers(every, unknown)
@@ -214,17 +218,15 @@ def _summary(
     counters = counters_of(samples, placed, steps, weights, config)
     # What looks at every kernel once more; NumPy lets the cores share it.
     with ThreadPoolExecutor(cores()) as pool:
-        accounted = pool.submit(token_ledgers, placed, steps, sums, of_tokens) if timed else None
         known = without_layers(placed, unknown)
         converting = pool.submit(
-            conversions_of, known, steps, summary, by_kernel, evidence.label, timed=timed
+            conversions_of, known, steps, summary, by_kernel, evidence.label, owned, timed=timed
         )
         shaping = pool.submit(shapes_of, bundle, rank, every, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
-    ledgers = accounted.result() if accounted else ()
+    ledgers = token_ledgers(attributed, steps, sums, of_tokens) if attributed else ()
     if not run.tells_steps:
         ledgers = tuple(replace(ledger, steps=0) for ledger in ledgers)
-    decode = next((ledger for ledger in ledgers if ledger.phase == "decode"), None)
     # How many decode steps compute how many tokens.
     sizes = Counter(sorted(steps.loc[steps["phase"] == "decode", "decode_tokens"].tolist()))
     overhead = overhead_of(bundle, rank) if timed else ()
@@ -236,9 +238,10 @@ def _summary(
         books=accounting,
         wall_us=_wall_us(steps, batch) if timed else None,
         coverage=coverage,
-        components=component_rows(sums, summary.decode, decode),
+        components=component_rows(sums),
         layers=layer_rows(sums),
         kernels=by_kernel,
+        typical=typical_kernels(sums),
         conversions=converting.result(),
         modules=_modules(bundle, rank),
         copies=copies,
@@ -293,7 +296,6 @@ def _summary(
     )
     ran = _of_steps(placed, steps) if timed else placed[:0]
     report = checked(Facts(report, ran, in_all_layers))
-    report = beside_waterfall(report, conversions=_of_the_step(report))
     report = beside_waterfall(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, sums, timed)
 
@@ -352,6 +354,7 @@ def _of_screen(whole: Report, found: Report) -> Report:
         layers=a_step(whole.layers, found.layers, lambda row: (row.layer, row.component)),
         kernels=a_step(whole.kernels, found.kernels, lambda row: (row.name, row.component)),
         conversions=conversions,
+        typical=found.typical,
         roofline=found.roofline,
         shapes=found.shapes,
         answers=found.answers,
@@ -420,17 +423,6 @@ def _dependent(sums: pd.DataFrame, run: Run, all_us: float) -> Iterator[str]:
             f"{exclusive_us:,.1f} us without that time."
         )
         return
-
-
-def _of_the_step(report: Report) -> Conversions:
-    """The conversions, which share what the waterfall gives all of them: one figure of a token."""
-    found = report.conversions
-    us = sum(part.us for part in waterfall_of(report).parts if part.kind == "conversion")
-    if not us or not found.us_per_token:
-        return found
-    factor = us / found.us_per_token
-    rows = [replace(row, us_per_token=factor * (row.us_per_token or 0.0)) for row in found.charged]
-    return replace(found, us_per_token=us, charged=tuple(rows))
 
 
 def notes_of(
