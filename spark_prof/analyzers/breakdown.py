@@ -188,8 +188,9 @@ def sums_of(
     if owned is not None:
         for place in np.unique(phase.codes):
             ns = owned.weighted(np.where(phase.codes == place, of_step, 0.0))
-            launched = in_phase == place
-            sums["attributed_us"] += np.bincount(code[launched], ns[launched], len(first)) / 1e3
+            rows = np.flatnonzero(ns)
+            rows = rows[in_phase[rows] == place]
+            sums["attributed_us"] += np.bincount(code[rows], ns[rows], len(first)) / 1e3
     return sums[sums["phase"].notna()].reset_index(drop=True)
 
 

@@ -101,7 +101,13 @@ def test_what_a_drafter_runs_is_a_part_of_its_own() -> None:
         )
         for phase in report.roofline.phases
     )
-    found = waterfall_of(replace(report, roofline=replace(report.roofline, phases=phases)))
+    typical = tuple(
+        replace(row, calls=row.calls / 2, us=row.us / 2, kernel_us=row.kernel_us / 2, role=role)
+        for row in report.typical
+        for role in (row.role, f"drafter.{row.role}")
+    )
+    roofline = replace(report.roofline, phases=phases)
+    found = waterfall_of(replace(report, roofline=roofline, typical=typical))
     before, after = (
         {(part.kind, part.component): part.us for part in one.parts} for one in (whole, found)
     )
