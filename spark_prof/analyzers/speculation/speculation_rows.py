@@ -10,10 +10,10 @@ class DraftPosition:
     """The drafts at one place of their row; a place counts as accepted with all before it."""
 
     position: int  # from 1
-    proposed: int
-    accepted: int
+    proposed: int  # drafts at this place
+    accepted: int  # of these, those that were accepted
     low: float  # of the share that is accepted the 95 % interval, each verification for itself
-    high: float
+    high: float  # its other end
 
     @property
     def share(self) -> float:
@@ -28,8 +28,8 @@ class DraftGroup:
     low: int  # tokens of context, or requests that decode
     high: int | None  # the last one that belongs to it; None for all above
     verified: int  # how often the drafts of a request were verified
-    proposed: int
-    accepted: int
+    proposed: int  # drafts in these verifications
+    accepted: int  # of these, those that were accepted
     first: float  # share of the first drafts that is accepted
     step_us: float | None = None  # of a batch size: its mean decode step with drafts
 
@@ -100,9 +100,9 @@ class Speculation:
     requests: int  # that had drafts
     verified: int  # how often the drafts of a request were verified
     unknown: int  # how often nothing was taken of them, because the request had ended meanwhile
-    proposed: int
-    accepted: int
-    positions: tuple[DraftPosition, ...] = ()
+    proposed: int  # drafts in these verifications
+    accepted: int  # of these, those that were accepted
+    positions: tuple[DraftPosition, ...] = ()  # by their place in the row of drafts
     contexts: tuple[DraftGroup, ...] = ()  # by tokens in the KV cache
     batches: tuple[DraftGroup, ...] = ()  # by requests that decode
     cost: DraftCost | None = None  # None where no decode step has drafts, or nothing has times
