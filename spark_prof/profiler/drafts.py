@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,14 @@ class DraftRecording:
         """Whether there are so many rows that they should be written."""
         return len(self._rows) >= _ROWS_PER_PIECE
 
-    def add(self, key: int, scheduler: Any, output: Any, result: Any) -> None:
+    def add(
+        self,
+        key: int,
+        scheduler: Any,
+        output: Any,
+        result: Any,
+        number_of: Callable[[str], int] | None = None,
+    ) -> None:
         """Adds the drafts of one batch.
 
         Args:
@@ -44,6 +52,7 @@ class DraftRecording:
             scheduler: before it takes in the result, after which a finished request is gone.
             output: the SchedulerOutput that was executed.
             result: the ModelRunnerOutput that came of it.
+            number_of: numbers the requests; without it they are counted here.
         """
         if not getattr(scheduler, "num_sampled_tokens_per_step", 1):
             return  # a diffusion model, whose drafts are its canvas
@@ -62,10 +71,7 @@ class DraftRecording:
         for name, tokens in drafts.items():
             if not tokens:
                 continue
-            number = self._numbers.get(name)
-            if number is None:
-                number = self._numbers[name] = self._counted
-                self._counted += 1
+            number = self._count(name) if number_of is None else number_of(name)
             accepted = _UNKNOWN
             # What is sampled for a request that has ended meanwhile is thrown away.
             request, at = requests.get(name), place.get(name)
@@ -74,6 +80,13 @@ class DraftRecording:
                 accepted = given - 1 if given else _UNKNOWN
             proposed = len(tokens) - invalid.get(name, 0)
             self._rows.append((key, number, computed.get(name, _UNKNOWN), proposed, accepted))
+
+    def _count(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = self._counted
+            self._counted += 1
+        return number
 
     def flush(self, process: Process) -> None:
         """Writes the rows as one piece."""

@@ -154,7 +154,9 @@ class EngineRecording:
     def _drafted(self, output: Any, sampled: Any) -> None:
         scheduled = self._open.get(id(output))
         if scheduled is not None:
-            self._drafts.add(scheduled[0], self._scheduler, output, sampled)
+            log = self._requests
+            number_of = None if log is None else log.number_of
+            self._drafts.add(scheduled[0], self._scheduler, output, sampled, number_of)
 
     def _updated(self, output: Any, result: Any) -> None:
         scheduled = self._open.pop(id(output), None)

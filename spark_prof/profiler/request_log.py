@@ -135,6 +135,11 @@ class RequestLog:
         for name in list(self._entries):
             self._done(name, 0, "")
 
+    def number_of(self, name: str) -> int:
+        """The number of a request that lives, in both tables; -1 for another."""
+        entry = self._find(name)
+        return -1 if entry is None else entry.number
+
     @property
     def waiting_rows(self) -> int:
         """How many rows `take` would give."""

@@ -161,7 +161,8 @@ output_tokens int64 tokens that it got
 
 drafts: one row per request of an iteration in which drafted tokens of it were verified
 key      int64 fingerprint of the scheduled batch, joins `engine.key` and `steps.key`
-request  int32 number of the request among those with drafts, in the order in which they came
+request  int32 `engine_requests.request`, -1 where it had ended; without that table its number
+               among those with drafts
 context  int32 its tokens already in the KV cache; with asynchronous scheduling as if all drafts
                of the iteration before were accepted; -1 where unknown
 proposed int32 its drafted tokens in the batch, without those that a grammar ruled out

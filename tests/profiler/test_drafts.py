@@ -257,3 +257,22 @@ def test_many_rows_are_written_before_the_end(
     assert [len(np.load(path)) for path in written] == [4, 4]
     recording.finish()
     assert len(drafts(tmp_path)) == 10
+
+
+def test_requests_have_the_numbers_of_the_table_of_requests(record: Any, tmp_path: Path) -> None:
+    """Of two that came, the second drafts first; a third has ended, and nothing is known of it."""
+    scheduler = Scheduler(verify(5, r1=2), verify(5, r0=1, gone=1))
+    scheduler.running, scheduler.waiting = [], []  # type: ignore[attr-defined]
+    for each in scheduler.requests.values():
+        vars(each).update(num_prompt_tokens=5, num_output_tokens=1, arrival_time=1.0)
+    recording = record(scheduler)
+    log = recording._requests
+    assert log is not None
+    del scheduler.requests["gone"]
+    numbers = {name: log.number_of(name) for name in ("r0", "r1", "gone")}
+    assert sorted(numbers.values()) == [-1, 0, 1]
+    for tokens in ({"r1": 3}, {"r0": 1, "gone": 1}):
+        scheduler.update_from_output(scheduler.schedule(), sampled(tokens))
+    recording.finish()
+    found = [(row[1], row[4]) for row in drafts(tmp_path)]
+    assert found == [(numbers["r1"], 2), (numbers["r0"], 0), (-1, -1)]

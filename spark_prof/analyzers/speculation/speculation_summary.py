@@ -60,7 +60,7 @@ def speculation_of(
     return Speculation(
         method=method,
         most=most,
-        requests=int(rows["request"].nunique()),
+        requests=int(rows.loc[rows["request"] >= 0, "request"].nunique()),
         verified=len(settled),
         unknown=len(rows) - len(settled),
         proposed=int(settled["proposed"].sum()),
