@@ -57,5 +57,5 @@ def test_drafts_are_those_of_the_engines_metrics(
         len(known), int(known["proposed"].sum()), int(known["accepted"].sum()),
         [int((known["accepted"] > at).sum()) for at in range(most)],
     ), strict=True)) == told  # fmt: skip
-    assert rows["request"].nunique() == 6
+    assert known["request"].nunique() == 6
     assert known["accepted"].nunique() > 1
