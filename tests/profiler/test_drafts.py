@@ -48,7 +48,11 @@ class Scheduler:
         given = zip(
             model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids, strict=True
         )
-        outputs = [SimpleNamespace(new_token_ids=ids) for _, ids in given if ids]
+        outputs = [
+            SimpleNamespace(request_id=name, new_token_ids=ids, finish_reason=None)
+            for name, ids in given
+            if ids
+        ]
         for name in self.ends:
             self.requests.pop(name, None)
         return {0: SimpleNamespace(outputs=outputs)}
