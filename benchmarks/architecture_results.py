@@ -118,14 +118,15 @@ def _introduction(done: Sequence[Result], tried: int) -> list[str]:
 
 def _table(done: Sequence[Result]) -> list[str]:
     lines = [
-        "| Architecture | Model | Kernels | Read a weight | Wrong | Proven | Derived |",
-        "| --- | --- " + "| ---: " * 5 + "|",
+        "| Architecture | Model | vLLM | Kernels | Read a weight | Wrong | Proven | Derived |",
+        "| --- | --- | --- " + "| ---: " * 5 + "|",
     ]
     for result in done:
         found = result.comparison
         cells = [
             result.name,
             result.model,
+            result.about["vllm"],
             *(found[name] for name in ("kernels", "weight_kernels")),
             len(_wrong(result)) + _derived(result).get("wrong", 0),
             *(_percent(_share(result, name)) for name in ("proven", "derived")),

@@ -20,6 +20,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import (
+    DRAFT_DTYPE,
     ENGINE_DTYPE,
     EVENT_DTYPE,
     RECORDING_FILE,
@@ -75,6 +76,12 @@ def engine(number: int, schedule: int, update: int, **counts: int) -> dict[str, 
     usual = {"output_tokens": 1, "output_requests": 1, "scheduled_tokens": 1, "unfinished": 1}
     times = {"schedule_ns": ORIGIN + schedule, "update_ns": ORIGIN + update}
     return {"key": number + 100} | usual | counts | times
+
+
+def drafted(number: int, proposed: int, accepted: int, **more: int) -> dict[str, int]:
+    """The drafts of the first request in that step, which has 10 tokens unless `more` says so."""
+    usual = {"request": 0, "context": 10, "proposed": proposed, "accepted": accepted}
+    return {"key": number + 100} | usual | more
 
 
 def call(module: int, start: int, end: int) -> list[tuple[int, int]]:
@@ -142,6 +149,7 @@ class Recorded:
     modules: Sequence[Mapping[str, Any]] = tuple(MODULES)
     settings: Mapping[str, Any] = field(default_factory=dict)
     tensors: Sequence[Mapping[str, Any]] | None = None
+    drafts: Mapping[int, Sequence[Mapping[str, int]]] = field(default_factory=dict)
 
     def write(self, bundle: Path) -> Path:
         """Writes the pieces; returns their folder."""
@@ -158,6 +166,9 @@ class Recorded:
             self._facts(folder, f"engine{index}", index, {"modules": [], "layers": []})
             name = array_name(f"engine{index}", "engine", 0)
             write_array(folder, name, rows(ENGINE_DTYPE, *found))
+            if index in self.drafts:
+                name = array_name(f"engine{index}", "drafts", 0)
+                write_array(folder, name, rows(DRAFT_DTYPE, *self.drafts[index]))
         recording = {"command": ["vllm", "serve", "tiny"], "settings": dict(self.settings)}
         write_json(folder, RECORDING_FILE, recording)
         return folder

@@ -22,6 +22,7 @@ from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
 from spark_prof.analyzers.requests.request_rows import Served
 from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, StreamedWeights
 from spark_prof.analyzers.shapes.shape_rows import Shapes
+from spark_prof.analyzers.speculation.speculation_rows import Speculation
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.step_time import Ledger
 
@@ -215,6 +216,7 @@ class Report:
     graphs: tuple[GraphUse, ...] = ()  # the CUDA graphs that its steps ran; none where unknown
     # How long kernels waited on their stream for the one before them, which no other time has.
     ahead_us: float = 0.0
+    speculation: Speculation | None = None  # None where no drafts were recorded
 
     @property
     def broken(self) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ from spark_prof.analyzers.requests.served import served_of
 from spark_prof.analyzers.roofline.step_roofline import roofline_of
 from spark_prof.analyzers.roofline.weight_bytes import stored_as, weights_of_tensors
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
+from spark_prof.analyzers.speculation.speculation_rows import Speculation
+from spark_prof.analyzers.speculation.speculation_summary import speculation_of
 from spark_prof.analyzers.step_accounting import (
     Books,
     Steps,
@@ -287,6 +289,7 @@ def _summary(
         audit=audit_of(bundle, rank, by_kernel, sizes, log),
         graphs=graph_use(bundle, rank),
         ahead_us=ahead_us,
+        speculation=speculation_of(bundle, rank, placed, steps, summary, batch),
     )
     ran = _of_steps(placed, steps) if timed else placed[:0]
     report = checked(Facts(report, ran, in_all_layers))
@@ -352,12 +355,20 @@ def _of_screen(whole: Report, found: Report) -> Report:
         roofline=found.roofline,
         shapes=found.shapes,
         answers=found.answers,
+        speculation=_of_both(whole.speculation, found.speculation),
     )
     findings = [
         *(f for f in whole.findings if f.id in OF_ALL_STEPS),
         *(f for f in found.findings if f.id not in OF_ALL_STEPS),
     ]
     return replace(screen, findings=ranked(findings, screen, whole))
+
+
+def _of_both(whole: Speculation | None, found: Speculation | None) -> Speculation | None:
+    """Acceptance of all steps, with what drafts cost at the screen's batch size."""
+    if whole is None or found is None:
+        return whole
+    return replace(whole, cost=found.cost)
 
 
 def _told_timed(steps: Steps, timed: int) -> Iterator[str]:

@@ -25,6 +25,7 @@ from spark_prof.dashboards.sections import (
     layer_section,
     request_section,
     run_section,
+    speculation_section,
     token_time_section,
     waterfall_section,
 )
@@ -178,6 +179,7 @@ def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
 def _verdict(report: Report) -> Iterator[str]:
     yield from waterfall_section.speed_and_distance(report)
     yield from request_section.in_a_line(report)
+    yield speculation_section.line(report)
     yield from told_first_uses(report.steps)
     if clock := run_section.left_out(report):
         yield f"{clock}."

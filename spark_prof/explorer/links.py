@@ -100,6 +100,7 @@ PARTS: Mapping[str, str] = {
     "floor": "kernels",
     "component": "kernels",
     "components": "kernels",
+    "drafter": "steps",
     "small": "kernels",
     "conversion": "conversions",
     "collective": "ranks",

@@ -17,6 +17,16 @@ _REQUESTS = (
     "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
     "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
 )  # fmt: skip
+_DRAFTS = (
+    "method",
+    "most",
+    "verified",
+    "proposed_each",
+    "accepted_each",
+    "positions",
+    "batches",
+    "cost",
+)
 _CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
 _ROOF = (
     "needed_bytes", "bandwidth", "of_reached", "floor_us", "limiter", "left_ms_per_token", "what",
@@ -52,6 +62,8 @@ def summary(report: Json) -> Json:
         found["requests"] = _chosen(requests, _REQUESTS)
     if roof := _decode(roofline["phases"]):
         found["memory_bound"] = _chosen(roof, _BOUND)
+    if drafts := report.get("speculation"):
+        found["speculation"] = _chosen(drafts, _DRAFTS)
     found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
     found["findings"] = [row["id"] for row in report["findings"]]
     found |= issues(report)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.profiler.batch import read_batch
+from spark_prof.profiler.drafts import DraftRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import wrap_method
@@ -31,6 +32,7 @@ class EngineRecording:
         self._open: dict[int, tuple[int, int, int, ChosenBatch | None]] = {}
         self._rows: list[tuple[int, ...]] = []
         self._requests: RequestLog | None = None
+        self._drafts = DraftRecording()
         self._piece = self._number = self._seen = 0
         self._finished = False
         self._undo: list[Callable[[], None]] = []
@@ -77,23 +79,24 @@ class EngineRecording:
         rows, self._rows = self._rows, []
         tables: list[tuple[str, np.dtype[Any], list[tuple[int, ...]]]]
         tables = [("engine", ENGINE_DTYPE, rows)]
-        if self._requests is not None:
-            requests, steps = self._requests.take()
+        if (log := self._requests) is not None:
+            requests, steps = log.take()
             tables.append(("engine_requests", REQUEST_DTYPE, requests))
             tables.append(("request_steps", REQUEST_STEP_DTYPE, steps))
-        if not any(found for _, _, found in tables):
-            return
-        piece, self._piece = self._piece, self._piece + 1
-        for table, kind, found in tables:
-            if found:
-                name = array_name(self.process.name, table, piece)
-                self.process.write(name, np.array(found, dtype=kind))
+        if any(found for _, _, found in tables):
+            piece, self._piece = self._piece, self._piece + 1
+            for table, kind, found in tables:
+                if found:
+                    name = array_name(self.process.name, table, piece)
+                    self.process.write(name, np.array(found, dtype=kind))
+        self._drafts.flush(self.process)
 
     def abandon(self) -> None:
         """Takes the wraps off the scheduler and forgets what was not written."""
         self._finished = True
         self._rows.clear()
         self._requests = None
+        self._drafts.clear()
         while self._undo:
             self._undo.pop()()
 
@@ -117,10 +120,10 @@ class EngineRecording:
         self.process.counter.finish()
 
     def _around_add(self, original: Any, request: Any, *rest: Any, **named: Any) -> Any:
-        now = time.time_ns()
+        now, requests = time.time_ns(), self._requests
         result = original(request, *rest, **named)
-        if self._requests is not None:
-            self.fence.call("requests", self._requests.added, request, now)
+        if requests is not None:
+            self.fence.call("requests", requests.added, request, now)
         return result
 
     def _around_schedule(self, original: Any, *arguments: Any, **named: Any) -> Any:
@@ -130,19 +133,27 @@ class EngineRecording:
         return output
 
     def _around_update(self, original: Any, scheduler_output: Any, *rest: Any, **named: Any) -> Any:
+        if getattr(scheduler_output, "scheduled_spec_decode_tokens", None):
+            sampled = rest[0] if rest else named.get("model_runner_output")
+            self.fence.call("drafts", self._drafted, scheduler_output, sampled)
         result = original(scheduler_output, *rest, **named)
         self.fence.call("update", self._updated, scheduler_output, result)
         return result
 
     def _scheduled(self, output: Any, begin: int) -> None:
-        chosen = None
-        if self._requests is not None:
-            chosen = self.fence.call("requests", self._requests.scheduled, output, begin)
+        chosen, requests = None, self._requests  # another thread may take it away
+        if requests is not None:
+            chosen = self.fence.call("requests", requests.scheduled, output, begin)
         tokens = output.total_num_scheduled_tokens
         if tokens:
             self._open[id(output)] = (read_batch(output).key, begin, tokens, chosen)
             if len(self._open) > _OPEN_AT_MOST:
                 self._open.pop(next(iter(self._open)))
+
+    def _drafted(self, output: Any, sampled: Any) -> None:
+        scheduled = self._open.get(id(output))
+        if scheduled is not None:
+            self._drafts.add(scheduled[0], self._scheduler, output, sampled)
 
     def _updated(self, output: Any, result: Any) -> None:
         scheduled = self._open.pop(id(output), None)
@@ -163,11 +174,14 @@ class EngineRecording:
         )
         self._number += 1
         self.process.counter.end(self._number)
-        if self._requests is not None and chosen is not None:
-            self.fence.call("requests", self._requests.updated, chosen, result, number, now)
-        if self._rows_kept >= _ROWS_PER_PIECE and not self.failed:
+        requests = self._requests
+        if requests is not None and chosen is not None:
+            self.fence.call("requests", requests.updated, chosen, result, number, now)
+        full = self._rows_kept >= _ROWS_PER_PIECE or self._drafts.full
+        if full and not self.failed:
             self.fence.call("flush", self.flush)
 
     @property
     def _rows_kept(self) -> int:
-        return len(self._rows) + (self._requests.waiting_rows if self._requests else 0)
+        requests = self._requests
+        return len(self._rows) + (requests.waiting_rows if requests is not None else 0)

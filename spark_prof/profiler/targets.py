@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_prof.profiler.ranges import Target
-from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
+from spark_prof.profiler.vllm_names import (
+    CALLS,
+    COMPILED_CLASS,
+    DRAFTERS,
+    MOE_RUNNER_ENTRY,
+    PROPOSE,
+)
 from spark_prof.rules.components import (
+    DRAFTING,
     component_of,
     is_outer_part,
     layer_of,
@@ -44,7 +51,7 @@ def models_of(runner: Any) -> Iterator[tuple[str, Any]]:
     """The model and its drafter, with what their paths begin with."""
     model = runner.get_model() if hasattr(runner, "get_model") else runner.model
     yield "", model
-    for name in ("drafter", "speculator"):
+    for name in DRAFTERS:
         drafter: Any = getattr(getattr(runner, name, None), "model", None)
         drafter = getattr(drafter, "unwrap", lambda found=drafter: found)()
         if drafter is not model and hasattr(drafter, "named_modules"):
@@ -66,6 +73,12 @@ def all_targets(runner: Any) -> list[MarkedModule]:
                 path = prefix.rstrip(".") if row.owner is drafter else prefix + row.path
                 # Its layers are none of the decoder's.
                 marked.append(replace(row, path=path, layer=-1))
+    for holder in (getattr(runner, name, None) for name in DRAFTERS):
+        # All of a step's drafting: of n-grams, which have no model, it is the search on the host.
+        if callable(getattr(type(holder), PROPOSE, None)):
+            named = (DRAFTING, False, type(holder).__name__, -1, "sampler")
+            marked.append(MarkedModule(holder, PROPOSE, *named))
+            break
     return marked
 
 

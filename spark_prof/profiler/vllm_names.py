@@ -34,6 +34,12 @@ CAPTURING_METHODS = (
 """Attributes of a model runner whose methods capture graphs other than the model's: the attribute,
 the method, what its graphs are for (vocabulary.GRAPH_KINDS)."""
 
+DRAFTERS = ("drafter", "speculator")
+"""Attributes of a model runner that hold what drafts, of runner V1 and V2."""
+
+PROPOSE = "propose"
+"""Its method that makes the drafts for the next step."""
+
 COMPILED_CLASS = "TorchCompileWithNoGuardsWrapper"
 """Base class of a module that vLLM hands to torch.compile unless it has `do_not_compile`."""
 

@@ -18,6 +18,9 @@ LM_HEAD = "lm_head"
 DRAFTER = "drafter"
 """What the paths and roles of a drafter's modules begin with."""
 
+DRAFTING = "drafter.propose"
+"""The path of the call in which all drafts of a step are made."""
+
 
 @dataclass(frozen=True)
 class Rule:

@@ -53,13 +53,17 @@ OF_WIDE_WEIGHTS = ("bf16-weights-dominate", "lm-head-not-quantized")
 OF_SMALL_KERNELS = ("router", "experts")
 """Components whose small kernels the package's experts take in: they route, activate and sum."""
 
+OWN_SECTIONS: Mapping[str, str] = dict.fromkeys(
+    ("drafts-do-not-pay", "drafts-too-many", "drafts-too-few", "drafts-outside-graphs"),
+    "speculation",
+) | dict.fromkeys(("requests-queue", "kv-cache-bound"), "requests")
+"""The section that has a finding's evidence, where it is another than that of its page."""
+
 SECTIONS: Mapping[str, str] = {
     "kernels": "kernels",
     "timeline": "components",
     "steps": "steps",
     "conversions": "conversions",
     "ranks": "ranks",
-    "requests-queue": "requests",
-    "kv-cache-bound": "requests",
 }
-"""The section, one that every report with such a finding has, that has its or a page's evidence."""
+"""The section, one that every report with such a finding has, that has a page's evidence."""

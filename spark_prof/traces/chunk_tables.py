@@ -29,6 +29,7 @@ from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
     COUNTER_DTYPE,
+    DRAFT_DTYPE,
     ENGINE_DTYPE,
     EVENT_DTYPE,
     NODE_DTYPE,
@@ -391,6 +392,9 @@ class PieceTables:
             for path in sorted(self._pieces.glob(f"{self._name}.*.{table}.npy")):
                 rows = self._load(path.name, kind)
                 self._tables.add(table, self._rank, request_frame(rows))
+        for path in sorted(self._pieces.glob(f"{self._name}.*.drafts.npy")):
+            drafts = self._load(path.name, DRAFT_DTYPE)
+            self._tables.add("drafts", self._rank, pd.DataFrame(drafts))
         self.lost[before:] = [f"{self._name}: {text}" for text in self.lost[before:]]
 
     def _add_tensors(self) -> None:
@@ -482,6 +486,13 @@ def _whole(rows: Rows, name: str) -> Rows:
             raise CommandError(f"{name} is damaged: it holds a {column} of no name")
     if "code" in names and (np.abs(rows["code"] // 2) > _MOST_MODULES).any():
         raise CommandError(f"{name} is damaged: it holds calls of no module")
+    if (
+        "accepted" in names
+        and not (
+            (rows["accepted"] >= -1) & (rows["accepted"] <= np.maximum(rows["proposed"], 0))
+        ).all()
+    ):
+        raise CommandError(f"{name} is damaged: it holds more accepted tokens than drafts")
     return rows
 
 

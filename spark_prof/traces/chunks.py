@@ -98,6 +98,9 @@ REQUEST_DTYPE = _columns(
 REQUEST_STEP_DTYPE = _columns("request:i4 first:i8 last:i8 read_tokens:i4 output_tokens:i8")
 """An unbroken run of iterations that a request took part in; the `request_steps` table."""
 
+DRAFT_DTYPE = _columns("key:i8 request:i4 context:i4 proposed:i4 accepted:i4")
+"""What was drafted for one request of an iteration; the columns of the `drafts` table."""
+
 
 def pieces_folder(bundle: Path) -> Path:
     """Where the pieces of that bundle lie while it is recorded."""
@@ -120,7 +123,7 @@ def tensors_name(process: str) -> str:
 
 
 def array_name(process: str, kind: str, piece: int) -> str:
-    """The NumPy file of one piece; `kind` is steps, events, arguments or engine...."""
+    """The NumPy file of one piece; `kind` is steps, events, arguments, engine, drafts...."""
     return f"{process}.{piece:05d}.{kind}.npy"
 
 

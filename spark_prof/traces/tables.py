@@ -65,9 +65,6 @@ _DEFAULTS: dict[str, str | bool | int | None] = {
     "": None, "''": "", "True": True, "False": False, "0": 0, "-1": -1,
 }  # fmt: skip
 
-OF_SCHEDULERS = ("engine", "engine_requests", "request_steps")
-"""Tables whose number is that of a scheduler, none of a worker's rank."""
-
 DURATIONS = frozenset({"paused_ns", "preempted_ns", "first_preempted_ns"})
 """Columns of nanoseconds that no clock shows."""
 
@@ -158,6 +155,15 @@ first         int64 `engine.iteration` of the first
 last          int64 of the last; the same where it read
 read_tokens   int32 tokens that it read: of its prompt, or again after a preemption; else 0
 output_tokens int64 tokens that it got
+
+drafts: one row per request of an iteration in which drafted tokens of it were verified
+key      int64 fingerprint of the scheduled batch, joins `engine.key` and `steps.key`
+request  int32 number of the request among those with drafts, in the order in which they came
+context  int32 its tokens already in the KV cache; with asynchronous scheduling as if all drafts
+               of the iteration before were accepted; -1 where unknown
+proposed int32 its drafted tokens in the batch, without those that a grammar ruled out
+accepted int32 how many of them were accepted, from the first on; -1 where the request had ended
+               meanwhile, so that nothing was taken
 
 ranges: one row per call of an instrumented module
 module   int32 joins `modules.module`
@@ -347,6 +353,10 @@ def _table(paragraph: str) -> Table:
 TABLES: Mapping[str, Table] = {
     table.name: table for table in map(_table, _TABLES.strip().split("\n\n"))
 }
+
+
+OF_ENGINES = frozenset({"engine", "drafts", "engine_requests", "request_steps"})
+"""Tables of a scheduler's process: the number in their files' names is a replica's, no rank."""
 
 
 def empty_table(name: str) -> pa.Table:

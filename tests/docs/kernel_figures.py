@@ -1,7 +1,7 @@
 """The measured figures of docs/kernels.md and README.md, from what benchmarks/kernels.py wrote.
 
 The pages choose the bars and layers; `python -m tests.docs.pages` writes the other cells of their
-rows. Layers in BF16 are timed in a run of their own, with a file of its own.
+rows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from spark_prof.kernels.bench.results import Ceilings, Cell, work_text
 
 ROOT = Path(__file__).parents[2]
 _RESULTS = ROOT / "benchmarks" / "results"
-REPORT = read_report(_RESULTS / "kernels-h100.json")
-REPORTS = [REPORT, *map(read_report, sorted(_RESULTS.glob("kernels-*-h100.json")))]
+REPORT = read_report(_RESULTS / "kernels-vllm033-h200.json")
 BARS = {found.bar.claim: found for found in judge_bars(REPORT.cells, REPORT.ceilings)}
 
 
@@ -28,9 +27,8 @@ class _Measured(NamedTuple):
 
 
 _LAYERS = {
-    (layer, work_text(cell).partition(" ")[2]): _Measured(cell, report.ceilings)
-    for report in REPORTS
-    for cell in report.cells
+    (layer, work_text(cell).partition(" ")[2]): _Measured(cell, REPORT.ceilings)
+    for cell in REPORT.cells
     for layer in cell.label.split(", ")
 }
 """By whose layer it is and words such as `mxfp4 5120 x 2880, M 1`."""

@@ -414,3 +414,21 @@ def test_what_makes_the_input_of_a_drafters_layers_is_marked() -> None:
     assert components["drafter.shared_head.norm"] == "norm"
     assert components["drafter.shared_head.head"] == "lm_head"
     assert all(role.startswith("drafter") for role in found)
+
+
+class NgramProposer:
+    """What drafts without a model."""
+
+    def propose(self, tokens: Any) -> Any:
+        return tokens
+
+
+@pytest.mark.parametrize("attribute", ["drafter", "speculator"])
+def test_the_drafting_of_a_step_is_marked_also_without_a_model(attribute: str) -> None:
+    proposer = NgramProposer()
+    runner = SimpleNamespace(model=ForCausalLM(Decoder()), **{attribute: proposer})
+    [row] = [row for row in all_targets(runner) if row.owner is proposer]
+    assert (row.attribute, row.path, row.component, row.layer) == (
+        "propose", "drafter.propose", "sampler", -1,
+    )  # fmt: skip
+    assert role_of(row.path) == "drafter.propose"

@@ -35,10 +35,10 @@ from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is
 from spark_prof.analyzers.graph_use import in_graphs_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, copies_in, positions
 from spark_prof.arrays import Flags
-from spark_prof.rules.components import DRAFTER, LM_HEAD, part_of, role_of
+from spark_prof.rules.components import DRAFTER, DRAFTING, LM_HEAD, part_of, role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.execution import Execution
-from spark_prof.traces.host_timeline import FINISH, MODEL_PATH
+from spark_prof.traces.host_timeline import FINISH, MODEL_PATH, stretch_at
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
 Codes = npt.NDArray[np.int8]
@@ -84,7 +84,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     exchanges = by_name == CODES["collective"]
     by_name[exchanges] = -1
     found = _by_range(rows, modules, by_name)
-    drafts = _of_drafter(bundle, rank, rows, found)
+    drafts = _of_drafter(bundle, rank, rows, found) | _while_drafting(bundle, rank, modules)
     owned = own_launches(bundle, rank, rows, found, by_name, exchanges, drafts)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
     copies |= copies_in(rows)
@@ -149,6 +149,28 @@ def _of_drafter(bundle: Bundle, rank: int, rows: pd.DataFrame, found: Evidence) 
     if "graph_node" in rows:
         drafts |= in_graphs_of(bundle, rank, DRAFTER, rows["graph_node"].to_numpy(np.int64))
     return drafts
+
+
+def _while_drafting(bundle: Bundle, rank: int, modules: pd.DataFrame) -> Flags:
+    """The rows that were launched while the call that drafts was open, in order of start.
+
+    Also what a drafter shares with the model, such as a rotary embedding or lm_head.
+    """
+    numbers = modules.loc[modules["path"] == DRAFTING, "module"]
+    if numbers.empty:
+        return np.zeros(1, bool)  # which goes with any number of rows
+    rows = kernels_in_order(bundle, rank, ["kind", "start_ns", "correlation"])
+    ranges = bundle.frame("ranges", rank, ["module", "start_ns", "end_ns"])
+    ranges = ranges[ranges["module"].isin(numbers).to_numpy()].sort_values("start_ns")
+    host = bundle.frame("host", rank, ["correlation", "start_ns"])
+    known, first = np.unique(host["correlation"].to_numpy(np.int64), return_index=True)
+    at = positions(known, rows["correlation"].to_numpy(np.int64))
+    called = np.append(host["start_ns"].to_numpy(np.int64)[first], -1)[at]
+    # An operator is its own launch.
+    launched = np.where(rows["kind"] == "op", rows["start_ns"].to_numpy(np.int64), called)
+    begin, end = (ranges[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    drafting: Flags = stretch_at(launched, begin, end) >= 0
+    return drafting
 
 
 def _give_to_drafter(found: Evidence, drafts: Flags) -> None:

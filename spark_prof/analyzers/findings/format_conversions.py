@@ -179,7 +179,7 @@ _LINEAR = frozenset({"qkv", "o_proj", "experts", "shared_experts", "mlp", "ssm"}
 _MOSTLY = 0.5
 _MATTERS = 0.01
 _MUCH_CAST = 0.005
-_FP8_OF_16_BITS, _NVFP4_OF_16_BITS = (BYTES[form] / BYTES["bf16"] for form in ("fp8", "nvfp4"))
+FP8_OF_16_BITS, _NVFP4_OF_16_BITS = (BYTES[form] / BYTES["bf16"] for form in ("fp8", "nvfp4"))
 
 
 def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
@@ -231,14 +231,15 @@ def _widened(report: Report) -> Iterator[Observation]:
 @rule("lm-head-not-quantized", "kernels",
       "lm_head has 16-bit weights while most of the layers' are quantized, and 4 bits would save "
       "1 % of the decode steps; a drafter's own head counts by itself")  # fmt: skip
-def _not_quantized(report: Report) -> Iterator[Observation]:
+def not_quantized(report: Report) -> Iterator[Observation]:
+    """Finds heads in 16 bits beside quantized layers, the model's and a drafter's."""
     linear = [row for row in report.modules if row.component in _LINEAR and row.bytes]
     narrow = sum(row.bytes for row in linear if row.weight_dtype not in (*_WIDE, "float32", ""))
     if narrow < _MOSTLY * sum(row.bytes for row in linear) or not narrow:
         return
     heads = [row for row in report.modules if row.component == "lm_head" and row.bytes]
     drafts = [row for row in heads if row.part]
-    drafted = _drafted_us(report)
+    drafted = drafted_head_us(report)
     every = _products_us(report)
     for own in ([row for row in heads if not row.part], drafts):
         if not own or any(row.weight_dtype not in _WIDE or row.format for row in own):
@@ -256,7 +257,7 @@ def _one_head(
     if not whole or saved_us < _MATTERS * whole:
         return
     size = sum(row.bytes for row in own)
-    fp8 = ms_per_token(report, us * (1 - _FP8_OF_16_BITS))
+    fp8 = ms_per_token(report, us * (1 - FP8_OF_16_BITS))
     each = "" if fp8 is None else f" FP8 saves at most {fp8:.2f} ms per token."
     name = "The drafter's own lm_head" if own[0].part else "lm_head"
     shared = [
@@ -286,7 +287,7 @@ def _one_head(
     )  # fmt: skip
 
 
-def _drafted_us(report: Report) -> float:
+def drafted_head_us(report: Report) -> float:
     """Time of a drafter's products with a head in decode steps."""
     phase = report.decode_roofline
     return sum(

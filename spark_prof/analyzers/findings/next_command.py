@@ -32,6 +32,7 @@ from spark_prof.rules.finding_actions import (
     OF_SMALL_KERNELS,
     OF_THE_MACHINE,
     OF_WIDE_WEIGHTS,
+    OWN_SECTIONS,
     RECORDINGS,
     SECTIONS,
     TRIALS,
@@ -60,7 +61,7 @@ def _look(finding: Finding, report: Report, page: str) -> Action:
     """Where to look, as there is nothing to measure."""
     if finding.id in OF_THE_MACHINE:
         return Action("doctor")
-    section = SECTIONS.get(finding.id) or SECTIONS.get(page, "findings")
+    section = OWN_SECTIONS.get(finding.id) or SECTIONS.get(page, "findings")
     return Action("report", (source_word(report.run.source), "--section", section))
 
 

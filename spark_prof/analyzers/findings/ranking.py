@@ -7,6 +7,7 @@ from types import ModuleType
 
 from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings import (
+    draft_findings,
     format_conversions,
     fp4_builds,
     gaps_and_slow_steps,
@@ -29,6 +30,7 @@ def _in(*modules: ModuleType) -> Iterator[Rule[Report]]:
 
 RULES: tuple[Rule[Report], ...] = (
     *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers, waiting_requests),
+    *_in(draft_findings),
     *format_conversions.CONVERSIONS,
     *_in(format_conversions, fp4_builds),
     *FALLBACKS,

@@ -3,8 +3,9 @@
 The parts are those of `analyzers.step_time`: launch gaps, host and copies as they stand there, and
 each component's part split among its kernels by their kernel time. What a kernel needs at least,
 its bytes at the memory's bandwidth or its arithmetic at the peak, is in the lower bound; what it
-takes beyond that is in the first of these that it belongs to: conversions, collectives, small
-kernels, and else its component. A kernel of which nothing tells what it needs has no lower bound.
+takes beyond that is in the first of these that it belongs to: conversions, the drafter,
+collectives, small kernels, and else its component. A kernel of which nothing tells what it needs
+has no lower bound.
 Where kernels overlap, their bounds together may be longer than their part of the step: what others
 take beyond theirs is then scaled to the time that is left, so that the parts add up and none is
 negative.
@@ -21,11 +22,12 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, RooflinePhase
 from spark_prof.analyzers.step_time import GAPS, LAUNCH_GAPS, Ledger
 from spark_prof.analyzers.token_time import TokenTime
+from spark_prof.rules.components import DRAFTER, part_of
 
 SMALL_US = 3.0  # a kernel whose mean call is shorter is small, as in the finding small-kernels
 _ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
 _SMALLEST = 0.01  # components with less of the whole above their lower bound are drawn together
-_ORDER = ("component", "components", "small", "conversion", "collective")
+_ORDER = ("component", "components", "drafter", "small", "conversion", "collective")
 _COPIES = "memcpy"
 
 
@@ -34,9 +36,9 @@ class Part:
     """One step of the waterfall."""
 
     # Floor; component (what kernels of one component take above their floor), components (of
-    # several with little each), small, conversion or collective (of kernels of that kind); copies,
-    # rest, launch_gaps or host; of a token also uneven (what the mean step takes beyond the median)
-    # and prompts (what steps that read prompts add).
+    # several with little each), drafter, small, conversion or collective (of kernels of that
+    # kind); copies, rest, launch_gaps or host; of a token also uneven (what the mean step takes
+    # beyond the median) and prompts (what steps that read prompts add).
     kind: str
     us: float
     component: str = ""  # of a part of kind component, else empty
@@ -79,7 +81,8 @@ def waterfall_of(report: Report) -> Waterfall:
     """The time of an output token; of a step where none decodes, of a run that has sums alone."""
     if not report.tokens:
         rows = (
-            (k.name, k.component, float(k.calls), k.us, None, k.ahead_us) for k in report.kernels
+            (k.name, k.component, float(k.calls), k.us, None, k.ahead_us, "")
+            for k in report.kernels
         )
         kernels = _kernels(report, rows)
         parts = _above_floor(kernels, sum(k.us for k in kernels))
@@ -162,36 +165,43 @@ def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> st
     return ""
 
 
-def _kernels(
-    report: Report, rows: Iterable[tuple[str, str, float, float, float | None, float]]
-) -> list[_Kernel]:
+_Row = tuple[str, str, float, float, float | None, float, str]
+
+
+def _kernels(report: Report, rows: Iterable[_Row]) -> list[_Kernel]:
     """Kernels by name, component, calls, time of all calls and their lower bound.
 
-    The last is what a call ran beside the one before it: a kernel is small by its whole duration.
+    The last two are what a call ran beside the one before it, as a kernel is small by its whole
+    duration, and its role.
     """
     converting = {row.name for row in report.conversions.items}
 
-    def kind_of(name: str, component: str, calls: float, us: float, ahead_us: float) -> str:
+    def kind_of(
+        name: str, component: str, calls: float, us: float, ahead_us: float, role: str
+    ) -> str:
         if name in converting:
             return "conversion"
+        if part_of(role) == DRAFTER:
+            return DRAFTER
         if component == "collective":
             return "collective"
         return "small" if calls and us / calls + ahead_us < SMALL_US else "component"
 
-    return [_Kernel(kind_of(*row[:4], row[5]), *row[1:5]) for row in rows]
+    return [_Kernel(kind_of(*row[:4], *row[5:]), *row[1:5]) for row in rows]
 
 
 def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_Kernel]:
     """The typical step's components, each split among its kernels by their kernel time."""
-    rows: list[tuple[str, str, float, float, float | None, float]] = []
+    rows: list[_Row] = []
     if phase:
         rows = [
-            (k.name, k.component, k.calls, k.step_us, k.bound_us, k.ahead_us) for k in phase.rows
+            (k.name, k.component, k.calls, k.step_us, k.bound_us, k.ahead_us, k.role)
+            for k in phase.rows
         ]
     elif ledger.steps == report.steps.count:
         steps = max(ledger.steps, 1)
         rows = [
-            (k.name, k.component, k.calls / steps, k.us / steps, None, k.ahead_us)
+            (k.name, k.component, k.calls / steps, k.us / steps, None, k.ahead_us, "")
             for k in report.kernels
         ]
     sums: defaultdict[str, float] = defaultdict(float)
@@ -203,7 +213,7 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
         if sums[kernel.component] and kernel.component != _COPIES
     ]
     others = (
-        ("", row.name, 0.0, row.charged_us, None, 0.0)
+        ("", row.name, 0.0, row.charged_us, None, 0.0, "")
         for row in ledger.rows
         if not sums[row.name] and row.name not in (_COPIES, *GAPS)
     )

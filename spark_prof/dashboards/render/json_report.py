@@ -23,6 +23,12 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import LayerKernel
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
+from spark_prof.analyzers.speculation.speculation_rows import (
+    DraftCost,
+    DraftGroup,
+    DraftPosition,
+    Speculation,
+)
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import WHOLE, Bounds
@@ -33,10 +39,14 @@ _NO_SPREAD = {"median": None, "p99": None, "mean": None}
 _DERIVED: Mapping[type, tuple[str, ...]] = {
     Books: ("busy_us", "residual_percent"),
     Comparison: ("difference",),
+    DraftCost: ("drafter_share", "break_even"),
+    DraftGroup: ("proposed_each", "accepted_each"),
+    DraftPosition: ("share",),
     KernelPart: ("where",),
     RooflinePhase: ("of_floor",),
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
+    Speculation: ("proposed_each", "accepted_each"),
     WeightRow: ("ratio",),
 }
 """What records have in JSON beside their fields."""
@@ -50,7 +60,7 @@ _KEYS = (
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
     "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
     "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
-    "graphs", "known_issues",
+    "graphs", "speculation", "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and five that are made here."""
 

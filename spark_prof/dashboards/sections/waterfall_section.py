@@ -20,6 +20,7 @@ _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
 _NAMES = {
     "floor": "lower bound",
     "components": "other components",
+    "drafter": "the drafter",
     "small": "small kernels",
     "conversion": "conversions",
     "collective": "collectives",
@@ -29,6 +30,7 @@ _NAMES = {
 _MEANINGS = {
     "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
     "components": "Components with less than 1 % each.",
+    "drafter": "What makes the drafts; none of it is in a component above.",
     "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
     "conversion": "Kernels that only change a format.",
     "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
@@ -87,7 +89,7 @@ def waterfall(report: Report) -> Section:
 def what_components_lack(found: Waterfall) -> tuple[str, ...]:
     """Why the kernels of a component take more than its part; empty where they do not."""
     names = {part.component for part in found.parts if part.kind == "component" and part.us > 0}
-    kinds = ("small", "conversion", "collective")
+    kinds = ("drafter", "small", "conversion", "collective")
     apart = [_NAMES[part.kind] for part in found.parts if part.kind in kinds and part.us > 0]
     beyond = " what its kernels take beyond the lower bound" if found.floor_us else ""
     if not names or not (apart or beyond):

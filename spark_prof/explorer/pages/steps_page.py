@@ -8,7 +8,12 @@ import streamlit as st
 
 from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits, steps_of
 from spark_prof.dashboards import chart_steps
-from spark_prof.dashboards.sections import client_section, request_section, time_section
+from spark_prof.dashboards.sections import (
+    client_section,
+    request_section,
+    speculation_section,
+    time_section,
+)
 from spark_prof.dashboards.sections.client_section import clients_beside_steps
 from spark_prof.datasets.prepared import clients_beside
 from spark_prof.explorer import links, state, widgets
@@ -41,6 +46,8 @@ def show(sources: Sources) -> None:
     _in_order(steps)
     widgets.section(time_section.slowest(steps))
     _against_work(steps)
+    for drafts in speculation_section.sections(shown.report):
+        widgets.section(drafts)
     if len(steps) >= _ENOUGH:
         widgets.figure(chart_steps.times_spread(steps), "spread-of-steps")
     _clients(sources)

@@ -62,8 +62,8 @@ def _cublas(weight: Weight, copies: int) -> Compute:
     return lambda x, number: torch.mm(x, transposed[number])
 
 
-def _peers(kind: Kind, weights: Any) -> Mapping[str, Make]:
-    """Whoever else computes with such weights."""
+def _peers(kind: Kind, weights: Any, *, gate: bool) -> Mapping[str, Make]:
+    """Whoever else computes with such weights; as a router's they have more."""
     if kind == "moe":
         return {
             "vLLM Humming": humming_experts,
@@ -72,7 +72,8 @@ def _peers(kind: Kind, weights: Any) -> Mapping[str, Make]:
         }
     if not isinstance(weights, torch.Tensor):
         return {CUBLAS: _cublas, MARLIN: marlin, **linear_peers(weights)}
-    return {CUBLAS: _cublas, **small_products(weights), **bf16_peers(weights)}
+    few_tokens = {**small_products(weights, gate=gate), **bf16_peers(weights, gate=gate)}
+    return {CUBLAS: _cublas, **few_tokens}
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Field:
         weights: Any,
         copies: int,
         stop: Stop | None = None,  # what ends a search for configurations; None for no search
+        *,
+        gate: bool = False,  # whether the weights are those of a router without a bias
     ) -> None:
         self._request, self._kernel, self._stop = request, kernel, stop
         self._best: list[Any] = []  # configurations that a search found for other inputs
@@ -112,7 +115,7 @@ class Field:
         makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
         makes |= {
             name: make
-            for name, make in _peers(kind, weights).items()
+            for name, make in _peers(kind, weights, gate=gate).items()
             if matches(name, request.contestants)
         }
         self._others = {

@@ -147,7 +147,7 @@ def race_dense(
     planned = plan(size, cache_bytes(device))
     exact = decoded(weight)
     for kernel in request.listed("dense", format):
-        field = Field(request, "dense", kernel, weight, planned.copies, stop)
+        field = Field(request, "dense", kernel, weight, planned.copies, stop, gate=shape.is_gate)
         for count in request.tokens:
             dice = torch.Generator(device).manual_seed(count)
             size_x = (planned.calls, count, shape.columns)

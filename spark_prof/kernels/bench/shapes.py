@@ -45,6 +45,13 @@ class DenseShape:
         return all(layer.slot == "lm_head" for layer in self.layers)
 
     @property
+    def is_gate(self) -> bool:
+        """Whether a model has it as a router without a bias."""
+        return any(
+            layer.slot == "router" and layer.model not in BIASED_ROUTERS for layer in self.layers
+        )
+
+    @property
     def slots(self) -> frozenset[Slot]:
         """What it is in those layers."""
         return frozenset(layer.slot for layer in self.layers)
@@ -101,6 +108,9 @@ _LAYERS = {
     "DeepSeek-V2-Lite": "qkv 3072x2048 qkv 576x2048 o 2048x2048 mlp 21888x2048 mlp 2048x10944 "
     "mlp 5632x2048 mlp 2048x2816 lm_head 102400x2048",
 }
+BIASED_ROUTERS = frozenset({"gpt-oss-20b", "gpt-oss-120b"})
+"""Models whose router adds a bias, for which vLLM has no kernel of its own."""
+
 _ROUTERS = {
     "gpt-oss-20b": "router 32x2880",
     "gpt-oss-120b": "router 128x2880",

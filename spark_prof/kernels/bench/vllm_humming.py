@@ -8,12 +8,13 @@ On Hopper vLLM takes them before Marlin from 0.32 on. Its sources, read in 0.33.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 
-from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.bench.vllm_linear import is_on_gpu
 from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.formats import MxFp4, NvFp4, interleave_gate_up, interleave_rows
@@ -42,6 +43,7 @@ def humming_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
     if experts_class is None:
         raise KernelError("Humming is not installed, or has no experts for this GPU")
     limits = {"gemm1_alpha": 1.702, "gemm1_beta": 1.0, "gemm1_clamp_limit": 7.0}
+    in_a_step = step_context(weights.gate_up.packed.device)
     made = []
     for _ in range(copies):
         layer = layer_of_experts(weights, config)
@@ -55,18 +57,34 @@ def humming_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
     def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
         kernel, layer = made[number]
         shares, chosen, _ = fused_topk(x, logits, weights.router.top_k, renormalize=True)
-        out: torch.Tensor = kernel.apply(
-            hidden_states=x,
-            w1=layer.w13_weight,
-            w2=layer.w2_weight,
-            topk_ids=chosen,
-            topk_weights=shares,
-            activation=config.activation,
-            global_num_experts=weights.router.experts,
-        )
+        with in_a_step():
+            out: torch.Tensor = kernel.apply(
+                hidden_states=x,
+                w1=layer.w13_weight,
+                w2=layer.w2_weight,
+                topk_ids=chosen,
+                topk_weights=shares,
+                activation=config.activation,
+                global_num_experts=weights.router.experts,
+                expert_map=None,
+                apply_router_weight_on_input=False,
+            )
         return out
 
     return mix
+
+
+def step_context(device: torch.device) -> Callable[[], AbstractContextManager[None]]:
+    """What vLLM's runner has around a step: scratch memory, made once, and a forward's context.
+
+    Experts take the one and ask the other whether there are more ranks.
+    """
+    workspace = _module("v1.worker.workspace", below="vllm")
+    if not workspace.is_workspace_manager_initialized():
+        workspace.init_workspace_manager(device)
+    forward = _module("forward_context", below="vllm")
+    context = forward.ForwardContext(no_compile_layers={}, attn_metadata={}, slot_mapping={})
+    return partial(forward.override_forward_context, context)
 
 
 def moe_config(weights: ExpertsLayer) -> Any:
@@ -118,9 +136,9 @@ def layer_of_experts(weights: ExpertsLayer, config: Any) -> Any:
     return layer
 
 
-def _module(name: str) -> Any:
+def _module(name: str, below: str = _LAYERS) -> Any:
     try:
-        return import_module(f"{_LAYERS}.{name}")
+        return import_module(f"{below}.{name}")
     except ImportError as error:
         raise KernelError(
             f"vLLM's {name} cannot be imported: {error}; it is of vLLM 0.33 with humming-kernels"
@@ -128,4 +146,4 @@ def _module(name: str) -> Any:
 
 
 def _parameter(values: torch.Tensor) -> torch.nn.Parameter:
-    return torch.nn.Parameter(clones(values, 1)[0], requires_grad=False)
+    return torch.nn.Parameter(values.clone(), requires_grad=False)

@@ -9,6 +9,7 @@ vLLM or this GPU does not have takes part with the reason why not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -76,10 +77,16 @@ def linear_peers(weight: Weight) -> Mapping[str, Callable[[Any, int], Multiply]]
     }
 
 
-def bf16_peers(weight: torch.Tensor) -> Mapping[str, Callable[[Any, int], Multiply]]:
-    """What vLLM 0.33 has for few tokens with a BF16 weight, beside those of vllm_peers.py."""
+def bf16_peers(
+    weight: torch.Tensor, *, gate: bool = True
+) -> Mapping[str, Callable[[Any, int], Multiply]]:
+    """What vLLM 0.33 has for few tokens with a BF16 weight, beside those of vllm_peers.py.
+
+    Args:
+        gate: whether the weight is that of a router without a bias.
+    """
     found: dict[str, Callable[[Any, int], Multiply]] = {"vLLM CuTe skinny": _skinny}
-    if len(weight) <= _MOST_EXPERTS:
+    if gate and len(weight) <= _MOST_EXPERTS:
         found["vLLM ll_fp32w"] = _router_in_fp32
     return found
 
@@ -87,7 +94,10 @@ def bf16_peers(weight: torch.Tensor) -> Mapping[str, Callable[[Any, int], Multip
 def _multiplying(peer: LinearPeer, weight: Any, copies: int) -> Multiply:
     if not is_on_gpu(weight):  # before vLLM is imported, which takes long
         raise KernelError("it runs on GPUs alone")
-    made = [_made(peer, weight) for _ in range(copies)]
+    # What quantizes activations to FP8 asks for vLLM's configuration when it is made.
+    of_fp8 = isinstance(weight, Fp8Rows | Fp8Blocks)
+    with default_config(peer) if of_fp8 else nullcontext():
+        made = [_made(peer, weight) for _ in range(copies)]
 
     def multiply(x: torch.Tensor, number: int) -> torch.Tensor:
         kernel, layer = made[number]
@@ -120,11 +130,19 @@ def _made(peer: LinearPeer, weight: Any) -> tuple[Any, Any]:
     if not can:
         raise KernelError(str(why or f"{peer.kernel} does not implement this layer"))
     names = ["weight", "weight_scale", "input_scale", "input_scale_ub"]
-    of_fp8 = isinstance(weight, Fp8Rows)
-    kernel = kernel_class(config, layer_param_names=names) if of_fp8 else kernel_class(config)
+    # DeepGEMM's class knows its layer's names.
+    named = peer.module == "scaled_mm.humming"
+    kernel = kernel_class(config, layer_param_names=names) if named else kernel_class(config)
     layer = layer_of_checkpoint(weight)
     kernel.process_weights_after_loading(layer)
     return kernel, layer
+
+
+def default_config(peer: LinearPeer) -> AbstractContextManager[None]:
+    """A context in which vLLM's configuration is the default one."""
+    set_config = _attribute("vllm.config.set_current_vllm_config", peer)
+    found: AbstractContextManager[None] = set_config(_attribute("vllm.config.VllmConfig", peer)())
+    return found
 
 
 def layer_of_checkpoint(weight: Any) -> Any:
@@ -207,9 +225,11 @@ def _attribute(path: str, peer: LinearPeer) -> Any:
 
 def is_on_gpu(weight: Weight) -> bool:
     """Whether a weight lies on a GPU."""
-    for name in ("packed", "values"):
-        weight = getattr(weight, name, weight)
-    return isinstance(weight, torch.Tensor) and weight.device.type == "cuda"
+    stored: Any = weight
+    if not isinstance(weight, torch.Tensor):  # which has a method `values`
+        stored = getattr(weight, "packed", None)
+        stored = getattr(weight, "values", None) if stored is None else stored
+    return isinstance(stored, torch.Tensor) and stored.device.type == "cuda"
 
 
 def _parameter(values: torch.Tensor) -> torch.nn.Parameter:

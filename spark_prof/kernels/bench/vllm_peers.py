@@ -45,15 +45,20 @@ _DSV3_ROUTERS = ((256, 7168), (384, 7168), (256, 6144))
 _DSV3_PROJECTION = (2112, 7168)
 
 
-def small_products(weight: torch.Tensor) -> Mapping[str, Callable[[Any, int], Multiply]]:
+def small_products(
+    weight: torch.Tensor, *, gate: bool = True
+) -> Mapping[str, Callable[[Any, int], Multiply]]:
     """Kernels for few tokens that take a BF16 weight of that shape; vLLM has them for routers.
 
     Its `GateLinear` goes through them on compute capability 9.0 and 10.x where the router has no
     bias and logits are float32. gpt-oss's router has a bias, and in 0.26 is no `GateLinear`.
+
+    Args:
+        gate: whether the weight is that of such a router: vLLM calls the first for no other.
     """
     rows, columns = shape = tuple(weight.shape)
     found: dict[str, Callable[[Any, int], Multiply]] = {}
-    if rows <= _MOST_EXPERTS and columns % 8 == 0:
+    if gate and rows <= _MOST_EXPERTS and columns % 8 == 0:
         found["vLLM ll_bf16"] = _ll_bf16
     if shape in _DSV3_ROUTERS or shape == _DSV3_PROJECTION:
         found["vLLM DSV3"] = _dsv3

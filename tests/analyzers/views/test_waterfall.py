@@ -28,7 +28,7 @@ BUNDLES = (
     "kineto/qwen3-eager.json.gz",
     "kineto/gpt-oss-graphs",
 )
-KERNELS = ("floor", "component", "components", "small", "conversion", "collective")
+KERNELS = ("floor", "component", "components", "drafter", "small", "conversion", "collective")
 
 
 @cache
@@ -83,6 +83,37 @@ def test_what_small_kernels_and_conversions_take(name: str) -> None:
     parts = {part.kind: part.us for part in found.parts}
     for kind, us in above.items():
         assert parts.get(kind, 0.0) == pytest.approx(us, rel=0.1, abs=1e-6), kind
+
+
+def test_what_a_drafter_runs_is_a_part_of_its_own() -> None:
+    """Half of each of these kernels' calls, of whatever component, becomes a drafter's."""
+    report = report_of("code-h100/dense-bf16")
+    assert report.roofline is not None
+    whole = waterfall_of(report)
+    phases = tuple(
+        replace(
+            phase,
+            rows=tuple(
+                replace(row, calls=row.calls / 2, role=role)
+                for row in phase.rows
+                for role in (row.role, f"drafter.{row.role}")
+            ),
+        )
+        for phase in report.roofline.phases
+    )
+    found = waterfall_of(replace(report, roofline=replace(report.roofline, phases=phases)))
+    before, after = (
+        {(part.kind, part.component): part.us for part in one.parts} for one in (whole, found)
+    )
+    assert found.us == pytest.approx(whole.us)
+    assert sum(part.us for part in found.parts) == pytest.approx(found.us)
+    assert found.floor_us == pytest.approx(whole.floor_us)
+    halves = [us / 2 for (kind, _), us in before.items() if kind in ("component", "small")]
+    halves += [us / 2 for (kind, _), us in before.items() if kind == "components"]
+    assert after["drafter", ""] == pytest.approx(sum(halves), rel=1e-6)
+    for key in before.keys() & after.keys():
+        if key[0] == "component":
+            assert after[key] == pytest.approx(before[key] / 2, rel=1e-6)
 
 
 def test_the_lower_bound_stands_beside_the_median_step_not_the_mean() -> None:

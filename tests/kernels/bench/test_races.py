@@ -148,6 +148,7 @@ def test_kernels_for_few_tokens_take_part_where_they_can(
 ) -> None:
     weight = torch.empty((rows, columns), dtype=torch.bfloat16, device="meta")
     assert list(small_products(weight)) == names
+    assert list(small_products(weight, gate=False)) == [n for n in names if n != "vLLM ll_bf16"]
 
 
 @each_row(

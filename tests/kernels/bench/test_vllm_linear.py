@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from spark_prof.kernels.bench import vllm_humming, vllm_linear
 from spark_prof.kernels.bench.field import _peers
 from spark_prof.kernels.bench.race import prepared
 from spark_prof.kernels.bench.random_weights import decoded, random_experts, random_weight
 from spark_prof.kernels.bench.results import Result
-from spark_prof.kernels.bench.shapes import ExpertsShape
-from spark_prof.kernels.bench.vllm_linear import PEERS, bf16_peers, linear_peers
+from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
+from spark_prof.kernels.bench.vllm_linear import PEERS, bf16_peers, is_on_gpu, linear_peers
 from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 
@@ -28,11 +32,14 @@ class Kernel:
 
     supported: tuple[bool, str | None] = (True, None)
     implemented: tuple[bool, str | None] = (True, None)
+    is_configured = False
     matrix: torch.Tensor
     seen: ClassVar[list[tuple[str, Any]]] = []
 
     def __init__(self, config: Any, layer_param_names: list[str] | None = None) -> None:
         self.seen.append(("made", (config, layer_param_names)))
+        # As an operator of vLLM's that quantizes to FP8.
+        assert self.is_configured or not hasattr(config, "activation_quant_key")
 
     @classmethod
     def is_supported(cls) -> tuple[bool, str | None]:
@@ -69,7 +76,20 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> type[Kernel]:
             setattr(module, peer.kernel, found)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(vllm_linear, "is_on_gpu", lambda weight: True)
+    settings = ModuleType("vllm.config")
+    settings.VllmConfig = dict  # type: ignore[attr-defined]
+    settings.set_current_vllm_config = partial(configured, found)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.config", settings)
     return found
+
+
+@contextmanager
+def configured(kernel: type[Kernel], config: Any) -> Iterator[None]:
+    """As vLLM's `set_current_vllm_config`."""
+    assert config == {}
+    kernel.is_configured = True
+    yield
+    kernel.is_configured = False
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -100,6 +120,9 @@ def test_blocks_of_fp8_go_to_deep_gemm_and_humming(kernel: type[Kernel]) -> None
     assert list(peers) == ["vLLM Humming", "vLLM DeepGEMM"]
     for make in peers.values():
         make(weight, 1)
+    names = [given[1] for step, given in kernel.seen if step == "made"]
+    assert [bool(each) for each in names] == [True, False]
+    assert not kernel.is_configured
     assert set(kernel.seen[1][1]) == {"weight", "weight_scale_inv"}
     assert kernel.seen[0][1][0].weight_quant_key == "kFp8Static128BlockSym"
 
@@ -146,7 +169,7 @@ def test_everybody_takes_part_and_says_on_a_cpu_that_it_needs_a_gpu() -> None:
         (random_weight("bf16", (32, 64), cpu), "router"),
     ):
         peers = {**linear_peers(weight)} if kind == "qkv" else {**bf16_peers(weight)}
-        assert set(peers) <= set(_peers(kind, weight))
+        assert set(peers) <= set(_peers(kind, weight, gate=True))
         for make in peers.values():
             with pytest.raises(KernelError, match="on GPUs alone"):
                 make(weight, 1)
@@ -186,6 +209,14 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
     shape = ExpertsShape("small", form, 4, 2, 64, 64, activation, form == "mxfp4")
     weights = random_experts(shape, torch.device("cpu"))
     made: list[Any] = []
+    contexts: list[str] = []
+
+    @contextmanager
+    def override(context: Any) -> Iterator[None]:
+        assert context.no_compile_layers == {}
+        contexts.append("entered")
+        yield
+        contexts.append("left")
 
     class MoE:
         def __init__(self, layer: Any) -> None:
@@ -194,12 +225,23 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
         def apply(self, hidden_states: torch.Tensor, **given: Any) -> torch.Tensor:
             assert given["w1"] is self.layer.w13_weight
             assert given["global_num_experts"] == 4
+            # vLLM's has no defaults for these.
+            assert given["expert_map"] is None
+            assert not given["apply_router_weight_on_input"]
+            assert contexts == ["made", "entered"]
             return hidden_states * given["topk_weights"].sum()
 
     def convert(layer: Any, quant_config: Any) -> None:
         made.append((quant_config, dict(layer.named_parameters())))
 
-    modules = {
+    modules: dict[str, Any] = {
+        "v1.worker.workspace": SimpleNamespace(
+            is_workspace_manager_initialized=lambda: bool(contexts),
+            init_workspace_manager=lambda device: contexts.append("made"),
+        ),
+        "forward_context": SimpleNamespace(
+            ForwardContext=SimpleNamespace, override_forward_context=override
+        ),
         "quantization.utils.humming": SimpleNamespace(
             select_humming_moe_experts=lambda config, key, activation: key,
             convert_to_humming_moe_kernel_format=convert,
@@ -219,11 +261,12 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
             MoEActivation=SimpleNamespace(SILU="silu", SWIGLUOAI="swigluoai")
         ),
     }
-    monkeypatch.setattr(vllm_humming, "_module", modules.__getitem__)
+    monkeypatch.setattr(vllm_humming, "_module", lambda name, below="": modules[name])
     monkeypatch.setattr(vllm_humming, "is_on_gpu", lambda weights: True)
     mix = vllm_humming.humming_experts(weights, 2)
     x, logits = torch.ones((3, 64)), torch.ones((3, 4))
     assert torch.equal(mix(x, logits, 1), x * 6)
+    assert contexts == ["made", "entered", "left"]
     assert len(made) == 2
     config, parameters = made[0]
     assert parameters["w13_weight"].shape[:2] == (4, 128)
@@ -235,3 +278,15 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
     modules["quantization.utils.humming"].select_humming_moe_experts = lambda *_: None
     with pytest.raises(KernelError, match="not installed"):
         vllm_humming.humming_experts(weights, 1)
+
+
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "fp8", "bf16"])
+def test_weights_of_every_form_are_seen_to_lie_on_a_gpu(form: WeightFormat) -> None:
+    """A tensor has a method `values`, which is no part of it."""
+    weight = random_weight(form, (64, 128), torch.device("cpu"))
+    assert not is_on_gpu(weight)
+    stored = {} if form == "bf16" else vars(weight)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_gpu = torch.empty((64, 128), device="cuda")
+    name = "packed" if "packed" in stored else "values"
+    assert is_on_gpu(SimpleNamespace(**{name: on_gpu}) if stored else on_gpu)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""What drafted tokens bring, and what they cost."""
