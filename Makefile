@@ -39,6 +39,7 @@ lint:
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary scripts demo/*.py
+	@$(BIN)/mypy --no-error-summary -p benchmarks
 
 mutants:
 	@$(PYTHON) scripts/setup.py test vllm

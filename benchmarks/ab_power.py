@@ -103,7 +103,8 @@ class Recorded:
         times = recorded(self)
         length = 4 * STEPS * (2 if len(times) > 200 else 1)
         starts = random.integers(0, len(times), -(-count // length))
-        return times[(starts[:, None] + np.arange(length)) % len(times)].reshape(-1)[:count]
+        drawn = times[(starts[:, None] + np.arange(length)) % len(times)].reshape(-1)[:count]
+        return cast(Array, drawn)
 
 
 @cache

@@ -113,7 +113,7 @@ class Cell:
 
 def step_pools(random: np.random.Generator, size: int) -> list[Pool]:
     """For each real recording many that are drawn from its decode steps, stretch by stretch."""
-    pools = []
+    pools: list[Pool] = []
     for path, batch in RECORDED:
         steps = read_side(str(DATA / path)).steps
         chosen = (steps["phase"].astype(str) == "decode") & (steps["decode_requests"] == batch)

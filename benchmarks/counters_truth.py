@@ -194,7 +194,7 @@ def stretch(llm: Any, batch: int, tokens: int) -> float:
     metrics = [output.metrics for output in outputs]
     first = max(m.first_token_ts for m in metrics)
     last = max(m.last_token_ts for m in metrics)
-    return (last - first) / (tokens - 1)
+    return float((last - first) / (tokens - 1))
 
 
 def say(line: str) -> None:

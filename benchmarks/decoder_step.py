@@ -116,11 +116,11 @@ def make_layer(model: Model, number: int, pages: int, quantized: bool) -> Layer:
         name, model.heads, model.kv_heads, model.size, model.size**-0.5, window,
         plain(model.heads) if model.gpt_oss else None, table, True, heads, heads,
     )  # fmt: skip
-    biases = (plain(model.experts, 2 * model.inner), plain(model.experts, hidden))
     experts = ExpertsLayer(
         name, packed(model.form, model.experts, 2 * model.inner, hidden),
         packed(model.form, model.experts, hidden, model.inner),
-        *(biases if model.gpt_oss else (None, None)),
+        plain(model.experts, 2 * model.inner) if model.gpt_oss else None,
+        plain(model.experts, hidden) if model.gpt_oss else None,
         Activation("swiglu" if model.gpt_oss else "silu"),
         RouterLayer(name, model.experts, model.top_k, True, "softmax", None, 1.0),
     )  # fmt: skip
@@ -200,7 +200,7 @@ def timed(step: Callable[[], object], kernels: bool) -> float:
             calls[event.name[:40]] += 1
         for name, us in spent.most_common(12):
             print(f"  {name:40} {calls[name]:5} calls {us / calls[name]:8.2f} us each {us:9.1f} us")
-    return median(times)
+    return float(median(times))
 
 
 def main() -> int:

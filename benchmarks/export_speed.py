@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from report_speed import CAPTURE, FLOOR, make_bundle, measure
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.report_speed import CAPTURES, DATA, FLOOR, make_bundle, measure
 from spark_prof.traces.bundle import Bundle, table_file
 
 SQL = "SELECT component, count(*), sum(end_ns - start_ns) FROM placed GROUP BY ALL"
@@ -28,7 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary) / "bundle"
-        rows = make_bundle(Bundle(CAPTURE), folder, False, options.kernels)
+        rows = make_bundle(Bundle(DATA / CAPTURES["eager"]), folder, "eager", options.kernels)
         run = [sys.executable, "-m", "spark_prof.cli.main"]
         export = [*run, "export", str(folder), "-o"]
         print(f"{rows} kernels", flush=True)

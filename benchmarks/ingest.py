@@ -16,8 +16,9 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-import ingest_kineto
-import ingest_nsys
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import ingest_kineto, ingest_nsys
 
 
 def main() -> int:

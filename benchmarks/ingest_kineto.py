@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from cost import Cost, line, measure
 from isal import igzip
+
+from benchmarks.cost import Cost, line, measure
 
 SOURCE = (
     Path(__file__).resolve().parents[2]

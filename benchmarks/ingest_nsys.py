@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cost import Cost, line, measure
+from benchmarks.cost import Cost, line, measure
 
 BARS = {2_200_000: (40.0, 4.0)}
 """Seconds and GiB for import and report, by how many kernels the export has."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -185,10 +185,10 @@ def _batch(table: str, step: _Step, numbers: np.ndarray) -> pa.Table:
 def _rows(table: str, step: _Step, numbers: np.ndarray, begun: np.ndarray, pid: int) -> pa.Table:
     owner = 1 << 48 | pid << 24
 
-    def spread(column: list[int], base: np.ndarray) -> np.ndarray:
+    def spread(column: Sequence[int], base: np.ndarray) -> np.ndarray:
         return (base[:, None] + np.array(column, np.int64)[None, :]).ravel()
 
-    def repeat(column: list[int]) -> np.ndarray:
+    def repeat(column: Sequence[int]) -> np.ndarray:
         return np.tile(np.array(column, np.int64), len(numbers))
 
     def constant(value: int, like: np.ndarray) -> np.ndarray:

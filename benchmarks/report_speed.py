@@ -138,8 +138,8 @@ def make_bundle(capture: Bundle, folder: Path, kind: str, wanted: int) -> int:
             kernels["correlation"] += np.repeat(index * len(one), len(one))
             kernels[["start_ns", "end_ns"]] += np.repeat(begin, len(one))[:, None]
             launched = kernels.drop_duplicates("correlation")
-            name = np.where(launched["graph_node"] > 0, "cudaGraphLaunch", "cudaLaunchKernel")
-            host = pd.DataFrame({"name": name, "start_ns": launched["start_ns"] - 5000,
+            api = np.where(launched["graph_node"] > 0, "cudaGraphLaunch", "cudaLaunchKernel")
+            host = pd.DataFrame({"name": api, "start_ns": launched["start_ns"] - 5000,
                                  "end_ns": launched["start_ns"] - 4000, "thread": 1,
                                  "correlation": launched["correlation"]})  # fmt: skip
             steps = pd.DataFrame([step] * len(index)).assign(
@@ -189,8 +189,8 @@ def deep_step(capture: Bundle, compiled: bool) -> tuple[pd.DataFrame, pd.DataFra
         step.loc[loose, ["module", "layer"]] = model, -1
     length = (step["end_ns"] - step["start_ns"]).to_numpy()
     start = np.cumsum(length + 1000) - length
-    own = np.arange(1, len(step) + 1)
-    step = step.assign(start_ns=start, end_ns=start + length, device=0, correlation=own)
+    numbers = np.arange(1, len(step) + 1)
+    step = step.assign(start_ns=start, end_ns=start + length, device=0, correlation=numbers)
     return step, modules
 
 

@@ -15,9 +15,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.architecture_compare import Owned, compare, decode_step, within
@@ -62,7 +63,8 @@ def batches_of(bundle: Bundle, rank: int) -> dict[int, int]:
     """Batch sizes of the decode steps, with how many there are."""
     steps = bundle.frame("steps", rank, ["phase", "decode_requests"])
     decode = steps[steps["phase"].astype(str) == "decode"]
-    return {int(n): int(count) for n, count in decode["decode_requests"].value_counts().items()}
+    sizes, counts = np.unique(decode["decode_requests"].to_numpy(np.int64), return_counts=True)
+    return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
 
 
 def decode_rows(bundle: Bundle, rank: int, batch: int) -> pd.DataFrame:
@@ -116,28 +118,28 @@ def check(default: Bundle, eager: Bundle | None, rank: int, batch: int, steps: i
     known = rows["basis"].isin([*BASIS_CLASSES["proven"], *BASIS_CLASSES["derived"]])
     layers = set(rows.loc[known & (rows["layer"] >= 0), "layer"].tolist())
     step = decode_step(default, batch, rank)
-    result = {
-        "rank": rank,
-        "batch": batch,
-        "steps": steps,
-        "kernels": len(step),
-        "collectives": sum(k.component == "collective" for k in step),
-        "shares": shares_of(rows),
-        "layers": len(layers),
-        "collective_share": float(rows.loc[exchanged, "ns"].sum()) / whole,
-    }
+    result = RankResult(
+        rank=rank,
+        batch=batch,
+        steps=steps,
+        kernels=len(step),
+        collectives=sum(k.component == "collective" for k in step),
+        shares=shares_of(rows),
+        layers=len(layers),
+        collective_share=float(rows.loc[exchanged, "ns"].sum()) / whole,
+    )
     remark = ""
     try:
         truth = decode_step(eager, batch, rank) if eager is not None else []
     except (ValueError, KeyError, IndexError) as error:
         truth, remark = [], f"eager: {error}"
     if not truth:
-        return RankResult(**result, remark=remark or "no eager recording of this rank")
+        return replace(result, remark=remark or "no eager recording of this rank")
     compared = compare(truth, step, max(layers, default=-1) + 1)
     exchanges, wrong, why = collectives_apart(truth, step)
     told = dict.fromkeys([*compared.wrong, *wrong])
-    return RankResult(
-        **result,
+    return replace(
+        result,
         compared=compared.compared,
         compared_collectives=exchanges,
         wrong=tuple(told),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 _ALONE = ("tests/engine/", "tests/browser/")
 """Folders that one process at a time has to itself while others have work, the longest first: two
 engines, or two browsers and their servers, would wait for each other."""
+
+_LONG = (
+    "tests/kernels/test_checks.py", "tests/kernels/test_machine_code.py", "tests/test_ending.py",
+    "tests/fuzz/", "tests/world/", "tests/profiler/test_record.py",
+    "tests/profiler/test_terminal.py",
+)  # fmt: skip
+"""What takes longest of the others: last of all, it would leave one of two processes idle."""
 
 # Every command line makes all commands anew, which takes longer than most tests of one.
 typer.main.get_command = cache(typer.main.get_command)
@@ -34,6 +42,7 @@ def pytest_configure() -> None:
     """Lets tests interrupt what they start; a job in a shell's background ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # a quarter of what collecting tests takes; nothing collected is garbage
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         real = item.get_closest_marker("engine") or item.get_closest_marker("browser")
         if real and not item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in _ALONE])
+    first = (*_ALONE, *_LONG)
+    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in first])
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def _kind(file: str) -> str:

@@ -61,6 +61,8 @@ def run(settings: Settings, steps: int, limit: int | None = None, limit_after: i
     torch: Any = None
     if settings.backend == "torch":
         import torch
+    else:
+        sys.modules["torch"] = fakes.torch()
     control, worker, scheduler = Control(), Worker(torch), Scheduler()
     control.add_worker(worker, settings)
     control.add_scheduler(scheduler, settings)

@@ -178,8 +178,8 @@ def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
 
 def _verdict(report: Report) -> Iterator[str]:
     yield from waterfall_section.speed_and_distance(report)
-    yield from request_section.in_a_line(report)
     yield speculation_section.line(report)
+    yield from request_section.in_a_line(report)
     yield from told_first_uses(report.steps)
     if clock := run_section.left_out(report):
         yield f"{clock}."

@@ -20,9 +20,9 @@ from spark_prof.analyzers.labels import label_kernels
 from spark_prof.exporters.selection import Selection
 from spark_prof.traces.bundle import ROWS, Bundle
 from spark_prof.traces.machine_code import copy_cubins
-from spark_prof.traces.tables import OF_ENGINES, TABLES
+from spark_prof.traces.tables import OF_SCHEDULERS, TABLES
 
-_OF_NO_RANK = (*OF_ENGINES, "log")  # tables whose number is none of a worker's rank
+_OF_NO_RANK = (*OF_SCHEDULERS, "log")  # tables whose number is none of a worker's rank
 
 _PART = "this is a part of a recording: export was asked for some steps or ranks only"
 

@@ -13,10 +13,6 @@ Json = dict[str, Any]
 _FEW, _FEW_LONG = 6, 3
 _OF_BATCH = ("batch", "steps", "token_us", "tokens_per_s_sequence", "tokens_per_s")
 _BOUND = ("floor_us", "step_us", "of_floor", "placed_us", "kernels_us")
-_REQUESTS = (
-    "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
-    "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
-)  # fmt: skip
 _DRAFTS = (
     "method",
     "most",
@@ -27,6 +23,10 @@ _DRAFTS = (
     "batches",
     "cost",
 )
+_REQUESTS = (
+    "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
+    "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
+)  # fmt: skip
 _CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
 _ROOF = (
     "needed_bytes", "bandwidth", "of_reached", "floor_us", "limiter", "left_ms_per_token", "what",

@@ -31,8 +31,8 @@ class EngineRecording:
         self.fence = Fence(process.log, settings.faults)
         self._open: dict[int, tuple[int, int, int, ChosenBatch | None]] = {}
         self._rows: list[tuple[int, ...]] = []
-        self._requests: RequestLog | None = None
         self._drafts = DraftRecording()
+        self._requests: RequestLog | None = None
         self._piece = self._number = self._seen = 0
         self._finished = False
         self._undo: list[Callable[[], None]] = []
@@ -76,6 +76,7 @@ class EngineRecording:
 
     def flush(self) -> None:
         """Writes the finished iterations as one piece; callable from any thread."""
+        self._drafts.flush(self.process)
         rows, self._rows = self._rows, []
         tables: list[tuple[str, np.dtype[Any], list[tuple[int, ...]]]]
         tables = [("engine", ENGINE_DTYPE, rows)]
@@ -83,20 +84,20 @@ class EngineRecording:
             requests, steps = log.take()
             tables.append(("engine_requests", REQUEST_DTYPE, requests))
             tables.append(("request_steps", REQUEST_STEP_DTYPE, steps))
-        if any(found for _, _, found in tables):
-            piece, self._piece = self._piece, self._piece + 1
-            for table, kind, found in tables:
-                if found:
-                    name = array_name(self.process.name, table, piece)
-                    self.process.write(name, np.array(found, dtype=kind))
-        self._drafts.flush(self.process)
+        if not any(found for _, _, found in tables):
+            return
+        piece, self._piece = self._piece, self._piece + 1
+        for table, kind, found in tables:
+            if found:
+                name = array_name(self.process.name, table, piece)
+                self.process.write(name, np.array(found, dtype=kind))
 
     def abandon(self) -> None:
         """Takes the wraps off the scheduler and forgets what was not written."""
         self._finished = True
         self._rows.clear()
-        self._requests = None
         self._drafts.clear()
+        self._requests = None
         while self._undo:
             self._undo.pop()()
 

@@ -53,10 +53,14 @@ OF_WIDE_WEIGHTS = ("bf16-weights-dominate", "lm-head-not-quantized")
 OF_SMALL_KERNELS = ("router", "experts")
 """Components whose small kernels the package's experts take in: they route, activate and sum."""
 
-OWN_SECTIONS: Mapping[str, str] = dict.fromkeys(
-    ("drafts-do-not-pay", "drafts-too-many", "drafts-too-few", "drafts-outside-graphs"),
-    "speculation",
-) | dict.fromkeys(("requests-queue", "kv-cache-bound"), "requests")
+OWN_SECTIONS: Mapping[str, str] = {
+    "drafts-do-not-pay": "speculation",
+    "drafts-too-many": "speculation",
+    "drafts-too-few": "speculation",
+    "drafts-outside-graphs": "speculation",
+    "requests-queue": "requests",
+    "kv-cache-bound": "requests",
+}
 """The section that has a finding's evidence, where it is another than that of its page."""
 
 SECTIONS: Mapping[str, str] = {

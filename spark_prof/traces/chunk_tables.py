@@ -386,15 +386,15 @@ class PieceTables:
             self._tables.add("engine", self._rank, engine_frame(rows))
             known = self.steps.setdefault(self._name, [])
             known.append(np.arange(len(rows)) + sum(map(len, known)))
+        for path in sorted(self._pieces.glob(f"{self._name}.*.drafts.npy")):
+            drafts = self._load(path.name, DRAFT_DTYPE)
+            self._tables.add("drafts", self._rank, pd.DataFrame(drafts))
         for table, kind in (
             ("engine_requests", REQUEST_DTYPE), ("request_steps", REQUEST_STEP_DTYPE),
         ):  # fmt: skip
             for path in sorted(self._pieces.glob(f"{self._name}.*.{table}.npy")):
                 rows = self._load(path.name, kind)
                 self._tables.add(table, self._rank, request_frame(rows))
-        for path in sorted(self._pieces.glob(f"{self._name}.*.drafts.npy")):
-            drafts = self._load(path.name, DRAFT_DTYPE)
-            self._tables.add("drafts", self._rank, pd.DataFrame(drafts))
         self.lost[before:] = [f"{self._name}: {text}" for text in self.lost[before:]]
 
     def _add_tensors(self) -> None:

@@ -19,7 +19,7 @@ from spark_prof.traces.bundle import META_FILE, Bundle, Meta, TableFiles, table_
 from spark_prof.traces.chunk_files import being_recorded, json_files
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.machine_code import copy_cubins
-from spark_prof.traces.tables import DURATIONS, OF_ENGINES
+from spark_prof.traces.tables import DURATIONS, OF_SCHEDULERS
 
 _UNSET = 0  # a time that never came, such as an update of the scheduler; it stays
 
@@ -197,7 +197,7 @@ def _files_of(meta: Meta, process: str) -> Iterator[str]:
     digits = process.removeprefix("engine" if engine else "rank")
     for name in meta.tables:
         table, _, rest = name.rpartition("-rank")
-        mine = rest == f"{digits}.parquet" and (table in OF_ENGINES) == engine
+        mine = rest == f"{digits}.parquet" and (table in OF_SCHEDULERS) == engine
         if mine and table not in SHARED_TABLES:
             yield name
 

@@ -65,6 +65,9 @@ _DEFAULTS: dict[str, str | bool | int | None] = {
     "": None, "''": "", "True": True, "False": False, "0": 0, "-1": -1,
 }  # fmt: skip
 
+OF_SCHEDULERS = ("engine", "engine_requests", "request_steps", "drafts")
+"""Tables whose number is that of a scheduler, none of a worker's rank."""
+
 DURATIONS = frozenset({"paused_ns", "preempted_ns", "first_preempted_ns"})
 """Columns of nanoseconds that no clock shows."""
 
@@ -353,10 +356,6 @@ def _table(paragraph: str) -> Table:
 TABLES: Mapping[str, Table] = {
     table.name: table for table in map(_table, _TABLES.strip().split("\n\n"))
 }
-
-
-OF_ENGINES = frozenset({"engine", "drafts", "engine_requests", "request_steps"})
-"""Tables of a scheduler's process: the number in their files' names is a replica's, no rank."""
 
 
 def empty_table(name: str) -> pa.Table:

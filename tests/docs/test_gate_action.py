@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -42,20 +43,23 @@ def run(step: dict[str, Any], folder: Path, **inputs: str) -> tuple[int, str, st
     return done.returncode, told.read_text() if told.exists() else "", done.stderr
 
 
+# A report may be called like an option.
 CASES = [
-    pytest.param(SLOW, FAST, 0, "# recording-b-1 is 50.4 % faster", id="faster"),
-    pytest.param(FAST, SLOW, 1, "# recording-a-1 is 101.7 % slower", id="slower"),
+    pytest.param(SLOW, FAST, 0, "# recording-b-1 is 50.4 % faster", "-x", id="faster"),
+    pytest.param(FAST, SLOW, 1, "# recording-a-1 is 101.7 % slower", "build gate", id="slower"),
 ]
 
 
-@each_row(("baseline", "recording", "code", "title"), CASES)
-def test_the_gate(baseline: str, recording: str, code: int, title: str, tmp_path: Path) -> None:
+@each_row(("baseline", "recording", "code", "title", "report"), CASES)
+def test_the_gate(
+    baseline: str, recording: str, code: int, title: str, report: str, tmp_path: Path
+) -> None:
     inputs = {"baseline": baseline, "recording": f"\n{recording}\n", "python": sys.executable}
-    ended, told, err = run(COMPARE, tmp_path, **inputs, report="build gate")
+    ended, told, err = run(COMPARE, tmp_path, **inputs, report=report)
     assert (ended, told) == (code, f"exit-code={code}\n"), err
     assert ("gate failed: decode_us.median > 3%" in err) == bool(code)
     assert (tmp_path / "GITHUB_STEP_SUMMARY").read_text().startswith(title)
-    assert (tmp_path / "build gate.html").stat().st_size > 10_000
+    assert (tmp_path / f"{report}.html").stat().st_size > 10_000
 
 
 @pytest.mark.slow
@@ -90,11 +94,39 @@ def test_several_starts_are_one_side(tmp_path: Path) -> None:
 HOSTILE = "\"; touch hacked; $(touch hacked) `touch hacked` ' --out=hacked\ntouch hacked"
 
 
+def called_with(folder: Path, **inputs: str) -> list[list[str]]:
+    """The words of each command of the step, by a program that only notes them."""
+    python = folder / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport json, sys\n"
+        f"print(json.dumps(sys.argv[1:]), file=open({str(folder / 'called')!r}, 'a'))\n"
+        "for out in (w[6:] for w in sys.argv if w.startswith('--out=')): open(out, 'w').close()\n"
+    )
+    python.chmod(0o755)
+    code, _, err = run(COMPARE, folder, python=str(python), **inputs)
+    assert code == 0, err
+    return [json.loads(line) for line in (folder / "called").read_text().splitlines()]
+
+
 @each_row("name", [name for name in ACTION["inputs"] if name != "python"])
 def test_no_input_is_run(name: str, tmp_path: Path) -> None:
+    """Each is a part of one word; a further limit is one a line."""
+    given = {"baseline": SLOW, "recording": FAST}
+    usual = called_with(tmp_path, **given)
+    (tmp_path / "hostile").mkdir()
+    words = called_with(tmp_path / "hostile", **given | {name: HOSTILE})
+    more = HOSTILE.count("\n") + 1 if name == "fail-on" else 0
+    assert [len(each) for each in words] == [len(usual[0]) + more, len(usual[1])]
+    assert sum(word.count("touch hacked") for word in words[0]) == (4 if name != "strict" else 0)
+    assert not any("\n" in side for each in words for side in each[-2:])  # joined by commas
+    assert not {"--out=hacked", "touch hacked", "hacked"} & {w for each in words for w in each}
+    assert not list(tmp_path.rglob("hacked"))
+
+
+@each_row("name", ["metric", "recording"])
+def test_hostile_input_is_refused(name: str, tmp_path: Path) -> None:
     given = {"baseline": SLOW, "recording": FAST, "python": sys.executable} | {name: HOSTILE}
-    code, _, _ = run(COMPARE, tmp_path, **given)
-    assert code == (0 if name in ("strict", "report") else 2)
+    assert run(COMPARE, tmp_path, **given)[0] == 2
     assert not list(tmp_path.rglob("hacked*"))
 
 
@@ -107,13 +139,6 @@ def test_an_empty_side_is_one_line(name: str, value: str, tmp_path: Path) -> Non
         "exit-code=2\n",
         f"spark-prof: the input {name} is empty; name a recording a line\n",
     )
-
-
-def test_a_report_may_be_called_like_an_option(tmp_path: Path) -> None:
-    inputs = {"baseline": SLOW, "recording": FAST, "python": sys.executable}
-    code, told, err = run(COMPARE, tmp_path, **inputs, report="-x")
-    assert (code, told) == (0, "exit-code=0\n"), err
-    assert (tmp_path / "-x.html").exists()
 
 
 def test_no_script_has_an_input_in_its_text() -> None:

@@ -27,6 +27,13 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
+"""An engine without processes of its own starts sooner: for what is not about its processes.
+
+It has one thread, as an engine with processes has on two cores: two wait for each other whenever
+another test has the second core.
+"""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = "vLLM is not installed here; make test installs it"

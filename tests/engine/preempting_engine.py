@@ -3,27 +3,23 @@
 The truth is read from the scheduler's own requests, beneath spark-prof's wraps: a request reads,
 its prompt or what it has to compute again, where more than its last known token is left to compute.
 
-usage: python -m tests.engine.preempting_engine MODEL_FOLDER [--chunk TOKENS]
+usage: python -m tests.engine.preempting_engine MODEL_FOLDER
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 from typing import Any
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
 
 
 def main() -> None:
     from vllm import LLM, SamplingParams
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--chunk", type=int, default=256)
-    options = parser.parse_args()
     rows: list[list[int]] = []
     schedule = Scheduler.schedule
 
@@ -45,9 +41,9 @@ def main() -> None:
 
     Scheduler.schedule = told  # type: ignore[method-assign]  # before spark-prof binds it
     llm = LLM(
-        model=options.model, load_format="dummy", skip_tokenizer_init=True, max_model_len=256,
+        model=sys.argv[1], load_format="dummy", skip_tokenizer_init=True, max_model_len=256,
         max_num_seqs=6, gpu_memory_utilization=0.3, enforce_eager=True, seed=1,
-        block_size=32, num_gpu_blocks_override=20, max_num_batched_tokens=options.chunk,
+        block_size=32, num_gpu_blocks_override=20, max_num_batched_tokens=48,
         enable_prefix_caching=False,
     )  # fmt: skip
     sampling = SamplingParams(max_tokens=90, ignore_eos=True, detokenize=False, temperature=0.0)

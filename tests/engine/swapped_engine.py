@@ -20,6 +20,7 @@ def main() -> None:
         model=model, load_format="dummy", skip_tokenizer_init=True, max_model_len=256,
         max_num_seqs=4, gpu_memory_utilization=0.3, enforce_eager=mode == "eager", seed=1,
         enable_prefix_caching=False,
+        max_num_batched_tokens=256,  # kernels are tried on so many, of the CPU's usual 4096
         worker_extension_cls="spark_prof.swaps.extension.Extension",
     )  # fmt: skip
     sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True, detokenize=False, temperature=0.0)

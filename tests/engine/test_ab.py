@@ -10,12 +10,19 @@ from pathlib import Path
 import pytest
 
 from spark_prof.ab.result import Result, decided, read_result
-from tests.engine.conftest import ROOT, SPARK_PROF, computing_without_component, report_of
+from tests.engine.conftest import (
+    ONE_PROCESS,
+    ROOT,
+    SPARK_PROF,
+    computing_without_component,
+    report_of,
+)
 
 KERNELS = ROOT / "tests" / "swaps" / "kernels" / "faulty.py"
 ENGINE = [
     "--load-format", "dummy", "--max-model-len", "256", "--max-num-seqs", "4",
     "--gpu-memory-utilization", "0.3", "--enforce-eager",
+    "--max-num-batched-tokens", "1024",  # kernels are tried on so many
 ]  # fmt: skip
 TRAINED = ROOT / "tests" / "data" / "small-moe"
 LAYERS = 3
@@ -68,7 +75,7 @@ def wrong(
     server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--port", "9"]
     return compare(
         tmp_path_factory.mktemp("ab") / "wrong",
-        environment,
+        environment | ONE_PROCESS,
         f"o={KERNELS}:doubled_scale",
         "--batch-sizes 1 --prefill none --context 16 --gate-tokens 8 --seconds 1",
         [*server, "--model", str(models["tiny-dense"]), *ENGINE],
@@ -80,7 +87,7 @@ def trained(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     """The trained model on text that it was not trained on, with right kernels."""
     return compare(
         tmp_path_factory.mktemp("ab") / "trained",
-        environment,
+        environment | ONE_PROCESS,
         ",".join(f"{slot}={KERNELS}:right" for slot in ("o", "qkv", "router", "lm_head")),
         f"--batch-sizes 2 --prefill none --gate-tokens 384 --text {TRAINED / 'held-out.txt'} "
         "--seconds 1 --no-record",

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.architecture_compare import Owned, decode_step
 from benchmarks.architecture_table import ARCHITECTURES, config_of
 from spark_prof import load
-from tests.engine.conftest import NOTHING_COMPUTED, Recorder
+from tests.engine.conftest import NOTHING_COMPUTED, ONE_PROCESS, Recorder
 
 ROWS = {row.name: row for row in ARCHITECTURES}
 ATTENTION = {"norm", "qkv", "rope", "kv_write", "attention", "o_proj"}
@@ -77,7 +77,7 @@ def recorded(
     (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
     sizes = "--batch 1 --prompt 16 --tokens 6 --rounds 1"
     command = [sys.executable, "-m", "demo.workload", str(model), *sizes.split()]
-    run = record(f"architecture-{name}", command, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    run = record(f"architecture-{name}", command, **ONE_PROCESS)
     return name, decode_step(load(run.bundle))
 
 

@@ -7,19 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from spark_prof import load
 from tests.engine.conftest import ROOT, SPARK_PROF
 
 
-@pytest.mark.parametrize("chunk", [256, 48])
 def test_steps_of_a_full_kv_cache_are_those_of_the_scheduler(
-    models: dict[str, Path], environment: dict[str, str], tmp_path: Path, chunk: int
+    models: dict[str, Path], environment: dict[str, str], tmp_path: Path
 ) -> None:
+    """In pieces of 48 tokens; one of a whole request is in tests/profiler/test_batch.py."""
     argv = [
         *SPARK_PROF, "record", "-o", str(tmp_path / "b"), "--steps", "0", "--", sys.executable,
-        "-m", "tests.engine.preempting_engine", str(models["tiny-dense"]), "--chunk", str(chunk),
+        "-m", "tests.engine.preempting_engine", str(models["tiny-dense"]),
     ]  # fmt: skip
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]

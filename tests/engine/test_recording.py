@@ -14,7 +14,13 @@ import pytest
 from spark_prof import load
 from spark_prof.analyzers.summary import summary_of
 from spark_prof.vocabulary import COMPONENTS
-from tests.engine.conftest import Recorder, Run, computing_without_component, report_of
+from tests.engine.conftest import (
+    ONE_PROCESS,
+    Recorder,
+    Run,
+    computing_without_component,
+    report_of,
+)
 
 BATCH, PROMPT, TOKENS, ROUNDS, LAYERS = 2, 40, 24, 3, 3
 
@@ -34,7 +40,7 @@ def eager(record: Recorder, models: dict[str, Path]) -> Run:
 def compiled(record: Recorder, models: dict[str, Path]) -> Run:
     """A dense model with torch.compile on, the engine inside the user's process."""
     command = workload(models["tiny-dense"], "--compile")
-    return record("compiled", command, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    return record("compiled", command, **ONE_PROCESS)
 
 
 @pytest.fixture(scope="session")

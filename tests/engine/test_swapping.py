@@ -14,7 +14,7 @@ import pytest
 from benchmarks.architecture_table import ARCHITECTURES, config_of
 from spark_prof.rules.components import role_of
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, parse_swaps
-from tests.engine.conftest import ROOT
+from tests.engine.conftest import ONE_PROCESS, ROOT
 from tests.engine.swapped_engine import PROMPTS, TOKENS
 
 KERNELS = ROOT / "tests/swaps/kernels/faulty.py"
@@ -90,7 +90,7 @@ def compiled(models: dict[str, Path], environment: dict[str, str]) -> Answered:
 def applied(models: dict[str, Path], environment: dict[str, str]) -> Answered:
     """An eager engine with the environment that `ab --apply` prints."""
     swaps = (_kernel("o", "right"), _kernel("norm", "doubled_scale"), "lm_head=spark_prof")
-    return _answer(environment, models["tiny-moe"], "eager", ",".join(swaps), "a")
+    return _answer(environment | ONE_PROCESS, models["tiny-moe"], "eager", ",".join(swaps), "a")
 
 
 def test_every_request_is_answered_whatever_fails(compiled: Answered) -> None:
@@ -170,7 +170,7 @@ def test_a_compiled_layer_of_parts_says_what_vllm_says(
     """Norm and qkv are replaced; attention and experts, which a CPU has none for, are vLLM's."""
     sides = {"a": (), "b": parse_swaps(_kernel("layer", "right"))}
     settings = SwapSettings(sides).to_json()
-    found = _answer(environment, models["tiny-moe"], "compiled", settings, "a", "b")
+    found = _answer(environment | ONE_PROCESS, models["tiny-moe"], "compiled", settings, "a", "b")
     assert _same_begin(found) >= 0.5
     assert found.told["fault"] == ""
     states = {row["name"].rsplit(".", 1)[1]: row["state"] for row in found.told["swaps"]}
@@ -204,7 +204,7 @@ def test_slots_of_other_architectures(
     (tmp_path / "config.json").write_text(json.dumps(config))
     swaps = ",".join(_kernel(slot, "right") for slot in ("qkv", "o", "mlp", "lm_head"))
     settings = SwapSettings({"a": (), "b": parse_swaps(swaps)}).to_json()
-    found = _answer(environment, tmp_path, "eager", settings, "b")
+    found = _answer(environment | ONE_PROCESS, tmp_path, "eager", settings, "b")
     live: dict[str, set[str]] = {}
     for swap in found.told["swaps"]:
         assert swap["state"] == "live", swap

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.tune.tune_result import TuneResult, read_tune
-from tests.engine.conftest import ROOT, SPARK_PROF
+from tests.engine.conftest import ONE_PROCESS, ROOT, SPARK_PROF
 from tests.tune.slow_norm import installed
 
 pytestmark = pytest.mark.timeout(1800)
@@ -18,6 +18,7 @@ KERNELS = ROOT / "tests" / "tune" / "kernels" / "planted.py"
 ENGINE = [
     "--load-format", "dummy", "--max-model-len", "128", "--max-num-seqs", "4",
     "--gpu-memory-utilization", "0.3", "--enforce-eager",
+    "--max-num-batched-tokens", "1024",  # kernels are tried on so many
 ]  # fmt: skip
 OWN = ("--skip=--no-enforce-eager", "--skip=VLLM_CPU_ATTN_SPLIT_KV=0")
 """What this machine would have tried too, which takes engines of their own."""
@@ -54,8 +55,7 @@ def done(
         "--context", "16", "--gate-tokens", "8", "-o", str(folder / "run"), *sides, *OWN,
         "--", str(models["tiny-dense"]), *ENGINE,
     ]  # fmt: skip
-    # A process less in each engine starts sooner.
-    variables = {"PYTHONPATH": f"{ROOT}:{plugin}", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    variables = {"PYTHONPATH": f"{ROOT}:{plugin}"} | ONE_PROCESS
     found = subprocess.run(
         argv, env=environment | variables, capture_output=True, text=True, cwd=ROOT
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.fuzz.cases import Case, run, workers
 from tests.fuzz.fixtures import LOG, MODEL, PIECES, build
 
-_CASES = int(os.environ.get("FUZZ_CASES", "600"))
+_CASES = int(os.environ.get("FUZZ_CASES", "385"))
 """Damaged files of all fixtures together; `FUZZ_CASE`, as a failure names it, runs one alone."""
 
 

@@ -107,14 +107,34 @@ def test_every_kernel_is_looked_at() -> None:
     assert listed <= set(modules())
 
 
+SAME = ("sm_120f", "sm_121a")
+"""Targets of one family, for which the compiler makes the same machine code."""
+
+
+def codes_of(module: str) -> list[KernelCode]:
+    return list(dict.fromkeys(importlib.import_module(f"{kernels.__name__}.{module}").codes()))
+
+
 @pytest.mark.slow
-@each_row("arch", ARCHITECTURES)
+@each_row("arch", [arch for arch in ARCHITECTURES if arch != SAME[0]])
 @each_row("module", sorted(modules()))
 def test_machine_code(module: str, arch: str, tmp_path: Path) -> None:
-    codes = list(dict.fromkeys(importlib.import_module(f"{kernels.__name__}.{module}").codes()))
+    codes = codes_of(module)
     assert codes
     faults = faults_of(codes, arch, EXPECTED, tmp_path)
     assert not faults, "\n".join([f"{len(faults)} faults for {arch}", *faults])
+
+
+@pytest.mark.slow
+@each_row("module", sorted(modules()))
+def test_machine_code_is_the_same_within_a_family(module: str, tmp_path: Path) -> None:
+    """So one target's stands for both; of each entry one configuration is looked at."""
+    for code in {code.entry: code for code in codes_of(module)}.values():
+        first, other = (
+            function_of(compile_code(code, arch), code.entry, tmp_path / f"{code.entry}-{arch}")
+            for arch in SAME
+        )
+        assert (first.instructions, first.registers) == (other.instructions, other.registers)
 
 
 EACH = 8

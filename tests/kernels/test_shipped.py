@@ -27,7 +27,7 @@ MEASURED = {
 }
 IN_BF16 = ("gpt-oss-20b", "Qwen3-30B-A3B", "DeepSeek-V2-Lite")
 """Models whose layers were measured in BF16 too; of others the nearest shape speaks."""
-IN_FP4 = [model for model in {layer.model for layer in LAYERS} if model != "DeepSeek-V2-Lite"]
+IN_FP4 = sorted({layer.model for layer in LAYERS})
 
 
 def no_slower(gpu: str, work: Work) -> bool:

@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mcp import Client, StdioServerParameters
 
 from spark_prof.errors import CommandError
+from spark_prof.mcp_server.allowed_folders import AllowedFolders
+from spark_prof.mcp_server.bounded_answer import written
 from spark_prof.mcp_server.command_runs import CommandRuns, Ended
+from spark_prof.mcp_server.tool_calls import ANSWERS, Desk
 from tests.command_line import ran
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +41,7 @@ async def connected(*words: object) -> AsyncIterator[Client]:
 class Asked:
     """Calls of one client, with the bytes of their answers."""
 
-    client: Client
+    client: Client | DeskClient
     calls: int = 0
     bytes: int = 0
 
@@ -65,3 +69,14 @@ class InProcess(CommandRuns):
         if code not in codes:
             raise CommandError(err.splitlines()[-1].removeprefix("spark-prof: "))
         return Ended(code, bytearray(out.encode()), err.splitlines())
+
+
+class DeskClient:
+    """Calls the tools in this process, as the server does; test_stdio.py has what lies between."""
+
+    def __init__(self) -> None:
+        self._desk = Desk(AllowedFolders((DATA,)), InProcess())
+
+    async def call_tool(self, tool: str, arguments: dict[str, Any]) -> Any:
+        text = written(await ANSWERS[tool](self._desk, arguments))
+        return SimpleNamespace(content=[SimpleNamespace(text=text)], is_error=False)

@@ -1,4 +1,4 @@
-"""What a user with a slow model asks, answered by a script that has nothing but the server.
+"""What a user with a slow model asks, answered by a script that has nothing but the server's tools.
 
 What is expected stands in what the commands print, in the line that is named.
 """
@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("mcp")
 
 from tests.golden.corpus import output, reading_once
-from tests.mcp_server.client import DATA, Asked, connected
+from tests.mcp_server.client import DATA, Asked, DeskClient
 from tests.rows import each_row
 
 QWEN = "code-h100/qwen3-30b-a3b-nvfp4"
@@ -209,20 +209,21 @@ async def answered(ask: Asked, question: Question) -> Any:
 
 async def _answers() -> dict[str, tuple[Any, int, int]]:
     found: dict[str, tuple[Any, int, int]] = {}
-    async with connected(DATA) as client:
-        for question in QUESTIONS:
-            ask = Asked(client)
-            try:
-                answer = await answered(ask, question)
-            except Exception as error:
-                answer = error
-            found[question.text] = (answer, ask.calls, ask.bytes)
+    client = DeskClient()
+    for question in QUESTIONS:
+        ask = Asked(client)
+        try:
+            answer = await answered(ask, question)
+        except Exception as error:
+            answer = error
+        found[question.text] = (answer, ask.calls, ask.bytes)
     return found
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, tuple[Any, int, int]]:
-    return asyncio.run(_answers())
+    with reading_once():
+        return asyncio.run(_answers())
 
 
 @each_row("question", QUESTIONS)

@@ -9,6 +9,24 @@ from types import SimpleNamespace
 from typing import Any
 
 
+def torch() -> Any:
+    """What is read of torch where there is no GPU: the real one takes a second to import."""
+
+    class CUDAGraph:
+        def capture_begin(self) -> None: ...
+
+        def capture_end(self) -> None: ...
+
+    return SimpleNamespace(
+        __version__="2.11.0+cpu",
+        version=SimpleNamespace(cuda=None),
+        cuda=SimpleNamespace(is_available=lambda: False, CUDAGraph=CUDAGraph),
+        nn=SimpleNamespace(Module=type("Module", (), {})),
+        Tensor=type("Tensor", (), {}),
+        Size=type("Size", (tuple,), {}),
+    )
+
+
 class Cached:
     """Requests that ran before; those named in `context` have produced no token yet."""
 

@@ -30,6 +30,7 @@ sys.path[:0] = [{tests!r}, {root!r}]
 from types import SimpleNamespace
 sys.modules["vllm"] = SimpleNamespace(__version__="0.32.0")
 import fakes
+sys.modules["torch"] = fakes.torch()
 from spark_prof.profiler.control import Control
 from spark_prof.profiler.settings import Settings
 

@@ -29,8 +29,8 @@ def _in(*modules: ModuleType) -> Iterator[Rule[Report]]:
 
 
 RULES: tuple[Rule[Report], ...] = (
-    *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers, waiting_requests),
-    *_in(draft_findings),
+    *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
+    *_in(draft_findings, waiting_requests),
     *format_conversions.CONVERSIONS,
     *_in(format_conversions, fp4_builds),
     *FALLBACKS,

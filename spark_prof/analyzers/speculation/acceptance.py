@@ -9,7 +9,7 @@ import pandas as pd
 
 from spark_prof.analyzers.speculation.speculation_rows import DraftGroup, DraftPosition
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.tables import OF_ENGINES, empty_frame
+from spark_prof.traces.tables import empty_frame
 
 MOST = 64
 """Drafts of a row that are looked at; a row with more is damage."""
@@ -27,7 +27,7 @@ def drafts_of(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
         The columns of `drafts` and `batch`, the requests that decode in its step, -1 where unknown.
     """
     names = (name.removesuffix(".parquet").rpartition("-rank") for name in bundle.meta.tables)
-    replicas = [int(rank) for table, _, rank in names if table == "drafts" and table in OF_ENGINES]
+    replicas = [int(rank) for table, _, rank in names if table == "drafts"]
     frames = [bundle.frame("drafts", replica) for replica in replicas]
     rows = pd.concat(frames, ignore_index=True) if frames else empty_frame("drafts")
     rows = rows[rows["proposed"].between(0, MOST)]

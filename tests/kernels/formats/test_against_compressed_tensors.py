@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -21,24 +24,16 @@ from spark_prof.kernels.formats import (
 
 from .values import every_byte, same_bits, wild_blocks
 
-pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
-
-from compressed_tensors.compressors.mx_utils import compress_mx_scale, decompress_mx_scale
-from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8, unpack_fp4_from_uint8
-from compressed_tensors.entrypoints.convert.converters.modelopt_nvfp4 import ModelOptNvfp4Converter
-from compressed_tensors.quantization import QuantizationArgs
-from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
-from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
+if find_spec("compressed_tensors") is None:
+    pytest.skip("compressed-tensors is not installed", allow_module_level=True)
 
 E4M3 = torch.float8_e4m3fn
-NVFP4 = QuantizationArgs(
-    num_bits=4, type="float", strategy="tensor_group", group_size=16, scale_dtype=E4M3
-)
-MXFP4 = QuantizationArgs(
-    num_bits=4, type="float", strategy="group", group_size=32, scale_dtype=torch.uint8
-)
-FP8_ROWS = QuantizationArgs(num_bits=8, type="float", strategy="channel")
 MIXED = wild_blocks(64, 256)
+
+
+def peer() -> Any:
+    """Imported when a test runs: all that is collected would wait for it."""
+    return importlib.import_module("tests.kernels.formats.peer")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -49,12 +44,12 @@ def _eager() -> Iterator[None]:
 
 
 def theirs(
-    values: torch.Tensor, args: QuantizationArgs, global_scale: torch.Tensor | None = None
+    values: torch.Tensor, args: Any, global_scale: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Their elements, as floats, and their scales, as floats."""
     blocks = values.unflatten(-1, (-1, args.group_size or values.shape[-1]))
-    scales, _ = calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, global_scale)
-    return quantize(values, scales, None, args, global_scale=global_scale), scales
+    scales, _ = peer().calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, global_scale)
+    return peer().quantize(values, scales, None, args, global_scale=global_scale), scales
 
 
 def positive_zeros(codes: torch.Tensor) -> torch.Tensor:
@@ -65,16 +60,16 @@ def positive_zeros(codes: torch.Tensor) -> torch.Tensor:
 def test_all_bytes_unpack_to_the_same() -> None:
     packed = every_byte().reshape(16, 16)
     found = e2m1_decode(unpack_nibbles(packed), torch.bfloat16)
-    assert same_bits(found, unpack_fp4_from_uint8(packed, 16, 32))
+    assert same_bits(found, peer().unpack_fp4_from_uint8(packed, 16, 32))
 
 
 def test_nvfp4() -> None:
     values = MIXED.to(torch.float32)
     weight = quantize_nvfp4(values)
-    global_scale = generate_gparam(values.amin(), values.amax())
+    global_scale = peer().generate_gparam(values.amin(), values.amax())
     assert global_scale.item() == weight.global_scale.value.item()
-    elements, scales = theirs(values, NVFP4, global_scale)
-    codes = unpack_nibbles(pack_fp4_to_uint8(elements))
+    elements, scales = theirs(values, peer().NVFP4, global_scale)
+    codes = unpack_nibbles(peer().pack_fp4_to_uint8(elements))
     assert torch.equal(positive_zeros(codes), positive_zeros(unpack_nibbles(weight.packed)))
     # Where the scale rounds to zero they store the type's epsilon, 0.125: all codes are 0 anyway.
     found = weight.scales.to(torch.float32)
@@ -85,7 +80,7 @@ def test_nvfp4() -> None:
 def test_a_global_scale_beyond_float32() -> None:
     """They fall back to 1, with which every code would be 0; here it is the largest number."""
     values = torch.full((1, 16), 1e-36)
-    assert generate_gparam(values.amin(), values.amax()).item() == 1.0
+    assert peer().generate_gparam(values.amin(), values.amax()).item() == 1.0
     weight = quantize_nvfp4(values)
     assert weight.global_scale.value.item() == torch.finfo(torch.float32).max
     assert (weight.decode() / values.to(torch.float64) - 1).abs().max().item() < 0.07
@@ -94,16 +89,19 @@ def test_a_global_scale_beyond_float32() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mxfp4(dtype: torch.dtype) -> None:
     values = MIXED.to(dtype)
-    elements, scales = theirs(values, MXFP4)
+    elements, scales = theirs(values, peer().MXFP4)
     weight = quantize_mxfp4(values)
-    codes = unpack_nibbles(pack_fp4_to_uint8(elements))
+    codes = unpack_nibbles(peer().pack_fp4_to_uint8(elements))
     assert torch.equal(positive_zeros(codes), positive_zeros(unpack_nibbles(weight.packed)))
-    assert torch.equal(weight.scales, compress_mx_scale(scales, torch.uint8))
+    assert torch.equal(weight.scales, peer().compress_mx_scale(scales, torch.uint8))
 
 
 def test_all_scales_but_nan() -> None:
     """They read 255 as infinity: 2 ^ 128."""
-    found, expected = e8m0_decode(every_byte(), torch.bfloat16), decompress_mx_scale(every_byte())
+    found, expected = (
+        e8m0_decode(every_byte(), torch.bfloat16),
+        peer().decompress_mx_scale(every_byte()),
+    )
     assert same_bits(found[:255], expected[:255])
     assert math.isnan(found[255].item())
     assert math.isinf(expected[255].item())
@@ -111,7 +109,7 @@ def test_all_scales_but_nan() -> None:
 
 def test_fp8_rows() -> None:
     values = MIXED.to(torch.float32)
-    elements, scales = theirs(values, FP8_ROWS)
+    elements, scales = theirs(values, peer().FP8_ROWS)
     weight = quantize_fp8_rows(values)
     assert same_bits(weight.values, elements.to(E4M3))
     # A row of zeros has their epsilon as its scale.
@@ -132,16 +130,16 @@ def test_both_conventions_of_a_global_scale() -> None:
         stored["layer.weight_scale"],
         GlobalScale(stored["layer.weight_scale_2"], "multiplies"),
     )
-    converted = ModelOptNvfp4Converter(targets=["re:.*layer"]).process(dict(stored))
+    converted = peer().ModelOptNvfp4Converter(targets=["re:.*layer"]).process(dict(stored))
     divided = NvFp4(
         converted["layer.weight_packed"],
         converted["layer.weight_scale"],
         GlobalScale(converted["layer.weight_global_scale"], "divides"),
     )
-    expected = dequantize(
-        unpack_fp4_from_uint8(divided.packed, 8, 64, torch.float32),
+    expected = peer().dequantize(
+        peer().unpack_fp4_from_uint8(divided.packed, 8, 64, torch.float32),
         divided.scales.to(torch.float32),
-        args=NVFP4,
+        args=peer().NVFP4,
         global_scale=divided.global_scale.value,
     )
     assert same_bits(divided.decode(torch.float32), expected)
