@@ -16,8 +16,9 @@ import pandas as pd
 from spark_prof.analyzers.classify.classifier import Label, classify, exchange_inside
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
+from spark_prof.analyzers.instants import OwnedTime
 from spark_prof.analyzers.lookup import by_blocks, combined, copies_in, positions
-from spark_prof.analyzers.step_time import Ledger, step_weights
+from spark_prof.analyzers.step_time import step_weights
 from spark_prof.rules.components import part_of
 from spark_prof.vocabulary import BASIS_CLASSES, PHASES
 
@@ -56,7 +57,7 @@ class ComponentRow:
     decode_us: float
     mixed_us: float
     unknown_us: float
-    decode_us_per_step: float
+    decode_us_per_step: float  # kernel time of the typical decode step, as layers and kernels have
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,20 @@ class KernelRow:
 
 
 @dataclass(frozen=True)
+class TypicalKernel:
+    """All calls of one kernel in one role of a component, in the typical step of a phase."""
+
+    phase: str
+    component: str
+    role: str
+    name: str
+    calls: float
+    us: float  # its part of the step: those of all kernels, copies and gaps add up to it
+    kernel_us: float  # how long it ran, overlaps counted in full
+    ahead_us: float  # of a call, as in `KernelRow`
+
+
+@dataclass(frozen=True)
 class CopyRow:
     """All copies or memsets of one name."""
 
@@ -125,7 +140,10 @@ class Copies:
 
 
 def sums_of(
-    kernels: pd.DataFrame, phase_of: pd.Series, windows: pd.DataFrame | None = None
+    kernels: pd.DataFrame,
+    phase_of: pd.Series,
+    windows: pd.DataFrame | None = None,
+    owned: OwnedTime | None = None,
 ) -> pd.DataFrame:
     """Time (`ns`) and `calls` of the analyzed kernels, for each combination of `phase` and _KEYS.
 
@@ -133,6 +151,8 @@ def sums_of(
     step there is its phase, indexed by step in ascending order, and begin_ns and finish_ns in
     `windows`. `us` and `step_calls` are time and calls of the typical step of the phase, which
     without windows is the mean; `ahead_us` is how much earlier its kernels were seen to start.
+    `attributed_us` is what of the typical step belongs to them, as `owned` has it of each kernel;
+    without that it is `us`. Of what they run in steps of another phase it has nothing.
     """
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
@@ -145,7 +165,8 @@ def sums_of(
     took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
     own = kernels["part"].to_numpy() == 0
     # Most steps weigh nothing in the typical one.
-    weights = np.append(step_weights(phase_of, windows), 0.0)
+    of_step = step_weights(phase_of, windows)
+    weights = np.append(of_step, 0.0)
     typical = np.flatnonzero(weights[step] > 0)
     weight, code_of_typical = weights[step[typical]], code[typical]
     ahead = np.zeros(len(typical))
@@ -163,27 +184,52 @@ def sums_of(
             step_calls=np.bincount(code_of_typical, own[typical] * weight, len(first)),
         )
     )
+    sums["attributed_us"] = sums["us"] if owned is None else 0.0
+    if owned is not None:
+        for place in np.unique(phase.codes):
+            ns = owned.weighted(np.where(phase.codes == place, of_step, 0.0))
+            rows = np.flatnonzero(ns)
+            rows = rows[in_phase[rows] == place]
+            sums["attributed_us"] += np.bincount(code[rows], ns[rows], len(first)) / 1e3
     return sums[sums["phase"].notna()].reset_index(drop=True)
 
 
-def component_rows(
-    sums: pd.DataFrame, decode_steps: int, typical: Ledger | None = None
-) -> tuple[ComponentRow, ...]:
-    """One row per component that occurs, the most expensive first.
+def typical_kernels(sums: pd.DataFrame) -> tuple[TypicalKernel, ...]:
+    """The kernels of the typical step of each phase, in the order of their names."""
+    keys = ["phase", "component", "role", "name"]
+    figures = ["step_calls", "attributed_us", "us", "ahead_us"]
+    rows = sums.groupby(keys, observed=True)[figures].sum()
+    return tuple(
+        TypicalKernel(
+            phase=str(phase),
+            component=str(component),
+            role=str(role),
+            name=str(name),
+            calls=calls,
+            us=us,
+            kernel_us=kernel_us,
+            ahead_us=ahead / calls if calls else 0.0,
+        )
+        for (phase, component, role, name), calls, us, kernel_us, ahead in (
+            rows.itertuples(name=None)
+        )
+        if us or calls
+    )
 
-    Without a typical decode step the time of a step is the mean.
-    """
+
+def component_rows(sums: pd.DataFrame) -> tuple[ComponentRow, ...]:
+    """One row per component that occurs, the most expensive first."""
     ns = sums.groupby(["component", "phase"], observed=True)["ns"].sum()
+    a_step = _in_decode(sums, "us").groupby(sums["component"], observed=True).sum()
     totals = sums.groupby("component", observed=True)[["ns", "calls"]].sum()
     totals = totals.sort_values("ns", ascending=False, kind="stable")
     total = int(totals["ns"].sum()) or 1
     rows = []
     for name, own, calls in totals.itertuples(name=None):
         us = {f"{phase}_us": float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES}
-        mean_us = us["decode_us"] / decode_steps if decode_steps else 0.0
-        a_step = typical.us(name) if typical else mean_us
+        per_step = float(a_step.get(name, 0.0))
         rows.append(
-            ComponentRow(name, own / 1e3, own / total, calls, **us, decode_us_per_step=a_step)
+            ComponentRow(name, own / 1e3, own / total, calls, **us, decode_us_per_step=per_step)
         )
     return tuple(rows)
 

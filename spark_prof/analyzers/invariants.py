@@ -30,7 +30,7 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_step_floors,
 )
 from spark_prof.analyzers.step_time import LedgerRow
-from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.analyzers.views.waterfall import DIFFERENCES, beside_waterfall, waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
@@ -79,7 +79,9 @@ def checked(facts: Facts) -> Report:
             rows[-1] = Invariant(check.id, False, text + check.holds[1:], found[_MOST].where)
         report = check.without(facts.report, [b.key for b in found or ()])
         facts = replace(facts, report=report)
-    return replace(facts.report, invariants=tuple(rows))
+    if any(row.ok is False for row in rows):
+        return replace(facts.report, invariants=tuple(rows))
+    return beside_waterfall(facts.report, invariants=tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,13 @@ def _wholes(facts: Facts) -> Iterator[Whole]:
     kernels_us = float(facts.layers.sums["ns"].sum()) / 1e3
     layers = [(f"{r.layer}, {r.component}", r.us) for r in report.layers]
     found = waterfall_of(report)
+    terms = [part.us for part in found.parts]
+    times = [(p.component or p.kind, p.us) for p in found.parts if p.kind not in DIFFERENCES]
+    yield Whole("waterfall", ("floor",), found.us, terms, times)
     for where, table, us, rows in (
         ("components", "components", kernels_us, [(r.name, r.us) for r in report.components]),
         ("layers", "layers", kernels_us, layers),
         ("kernels", "kernels", kernels_us, [(short_name(r.name), r.us) for r in report.kernels]),
-        ("waterfall", "floor", found.us, [(p.component or p.kind, p.us) for p in found.parts]),
     ):
         yield Whole(where, (table,), us, [own for _, own in rows], rows)
 
@@ -258,6 +262,8 @@ def _without_weights(report: Report, components: Collection[object]) -> Report:
 
 
 def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
+    if not keys:
+        return report
     books = tuple(b for b in report.books if ("books", b.phase) not in keys)
     if ("books", "all") in keys:
         books = ()

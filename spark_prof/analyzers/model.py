@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_prof.analyzers.breakdown import ComponentRow, Copies, Coverage, KernelRow, LayerRow
+from spark_prof.analyzers.breakdown import (
+    ComponentRow,
+    Copies,
+    Coverage,
+    KernelRow,
+    LayerRow,
+    TypicalKernel,
+)
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
@@ -196,6 +203,8 @@ class Report:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]  # what was lost, and what to know before believing a figure
     copies: Copies = field(default_factory=Copies)
+    # The kernels of the typical step of each phase; of several batch sizes as the screen is.
+    typical: tuple[TypicalKernel, ...] = ()
     collectives: Collectives = Collectives()  # of a run with several ranks; empty for one rank
     replicas: tuple[ReplicaRow, ...] = ()  # of a data-parallel run; empty for one engine
     overhead: tuple[Overhead, ...] = ()  # what watching cost, by batch size; empty where unknown

@@ -128,7 +128,7 @@ class Steps:
 
         A step gives each sequence one token, with speculative decoding more.
         """
-        per_step = self.token.per_step if self.token else None
+        per_step = self.token.steps_per_token if self.token else None
         if self.token is None and self.tpot_us and self.decode_us and self.decode_us.median:
             per_step = self.tpot_us.median / self.decode_us.median
         if not self.decode or per_step is None:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.instants import Attributed, Work, attribute
+from spark_prof.analyzers.instants import Attributed, OwnedTime, Work, attribute_rows
 from spark_prof.analyzers.lookup import copies_in
 from spark_prof.analyzers.token_time import DECODING, TokenTime, token_times
 from spark_prof.arrays import Flags, Floats, Int64s
@@ -114,7 +114,7 @@ class Ledger:
     steps: int  # how many there are
     step: StepSpread  # their length; the typical step has the median
     # What a token of a sequence takes in steps of this size, mixed ones included; None outside
-    # decode. The rows are parts of it; the rest is in `token`.
+    # decode. The rows are parts of it; the other parts are in `token`.
     ms_per_token: float | None
     overlap_us: float  # what the kernel times count more than once
     # Components in the order in which a decoder runs them, then the gaps.
@@ -136,8 +136,13 @@ class Ledger:
         return sum(map(self.us, GAPS))
 
 
+def attributed_time(placed: pd.DataFrame, steps: pd.DataFrame) -> tuple[Attributed, OwnedTime]:
+    """Who owns each instant of the steps: by step and component, and row by row."""
+    return attribute_rows(_work(placed), *edges_of(steps), len(COMPONENTS))
+
+
 def token_ledgers(
-    placed: pd.DataFrame,
+    attributed: Attributed,
     steps: pd.DataFrame,
     sums: pd.DataFrame,
     tokens: Iterable[TokenTime] | None = None,
@@ -147,6 +152,7 @@ def token_ledgers(
     Batch sizes are left out where all decode steps have the same one.
 
     Args:
+        attributed: of all kernels and copies, by `attributed_time`.
         tokens: what a token takes over all steps and at each batch size; None works it out.
     """
     begin, finish = edges_of(steps)
@@ -157,7 +163,6 @@ def token_ledgers(
     counted = np.ones(len(steps), bool)
     if "first_use" in steps:
         counted = ~steps["first_use"].to_numpy(bool)
-    found = attribute(_work(placed), begin, finish, len(COMPONENTS))
     length = (finish - begin) / 1e3
     decoding = counted & steps["phase"].astype(str).isin(DECODING).to_numpy()
     profiled_sizes = np.unique(steps["decode_requests"].to_numpy(np.int64)[decoding])
@@ -167,7 +172,7 @@ def token_ledgers(
     return tuple(
         _ledger(
             kind,
-            Attributed(*(times[chosen] for times in vars(found).values())),
+            Attributed(*(times[chosen] for times in vars(attributed).values())),
             length[chosen],
             by_size.get(kind.batch) if kind.phase == "decode" else None,
             _layers(sums, kind.phase),
@@ -252,9 +257,7 @@ def _ledger(
 ) -> Ledger:
     step = _spread(length)
     weights = typical_weights(length)
-    per_token = None
-    if token and token.per_step is not None and step.median:
-        per_token = token.typical_us / step.median
+    per_token = token.steps_per_token if token and step.median else None
 
     summed, charged, alone = (
         times.T / 1e3 for times in (found.kernel_time, found.attributed, found.exclusive)

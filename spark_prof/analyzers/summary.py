@@ -30,18 +30,19 @@ from spark_prof.analyzers.breakdown import (
     kernel_rows,
     layer_rows,
     sums_of,
+    typical_kernels,
 )
 from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
-from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion, Conversions
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import OF_ALL_STEPS, findings_of, ranked
 from spark_prof.analyzers.first_uses import first_uses
 from spark_prof.analyzers.graph_use import graph_use
-from spark_prof.analyzers.instants import with_own_starts
+from spark_prof.analyzers.instants import Attributed, OwnedTime, with_own_starts
 from spark_prof.analyzers.invariants import Facts, checked
 from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, without_layers
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
@@ -67,11 +68,11 @@ from spark_prof.analyzers.step_accounting import (
     steps_of,
     sum_by_group,
 )
-from spark_prof.analyzers.step_time import token_ledgers
+from spark_prof.analyzers.step_time import attributed_time, token_ledgers
 from spark_prof.analyzers.timed_steps import timed_steps
 from spark_prof.analyzers.token_time import DECODING, FEWEST_TIMED
-from spark_prof.analyzers.views.waterfall import waterfall_of
-from spark_prof.analyzers.windows import timed_windows
+from spark_prof.analyzers.views.waterfall import beside_waterfall
+from spark_prof.analyzers.windows import Windows, timed_windows
 from spark_prof.arrays import Flags
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
@@ -165,32 +166,17 @@ def _summary(
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.shown} has no step of rank {rank}; record again")
     samples = bundle.frame("counters", rank)
-    extra = ["stream", "module", *(["graph_node"] if len(samples) else [])]
-    placed = with_own_starts(place_kernels(bundle, rank, extra))
-    # Nothing but sums, such as a table of kernels, has no times at which anything ran.
-    timed = not bundle.meta.settings.get("summed")
-    windows = timed_windows(bundle, rank, placed)
-    steps, timed_only = windows.steps, timed_steps(bundle, rank)
-    every, gone = placed, windows.left_out
-    if timed:
-        steps = _judged(steps, placed)
-    if batch is not None:
-        others = _of_other_sizes(bundle, steps, batch)
-        gone = np.append(gone, steps.index.to_numpy(np.int64)[others])
-        steps, timed_only = steps[~others], timed_only[timed_only["decode_requests"] == batch]
-    if len(gone):
-        # Kernels of another time line would fill the gaps of this one.
-        placed = placed[~placed["step"].isin(gone)].reset_index(drop=True)
-    with ThreadPoolExecutor(cores()) as pool:
-        summing = pool.submit(sums_of, placed, steps["phase"], steps if timed else None)
-        if timed:
-            steps = step_books(steps, placed)
-        in_all_layers = LayerTables.of(bundle, rank, summing.result())
+    ran = _ran(bundle, rank, batch, with_nodes=len(samples) > 0)
+    timed, placed, steps, timed_only = ran.timed, ran.placed, ran.steps, ran.timed_only
+    attributed, owned = ran.attributed, ran.owned
+    in_all_layers = LayerTables.of(
+        bundle, rank, sums_of(placed, steps["phase"], steps if timed else None, owned)
+    )
     unknown = unknown_layers(in_all_layers)
     sums = without_layers(in_all_layers.sums, unknown)
-    every = without_layers(every, unknown)
+    every = without_layers(ran.every, unknown)
     evidence = evidence_of(bundle, rank)
-    summary = replace(steps_of(steps, timed_only), left_out=len(windows.left_out))
+    summary = replace(steps_of(steps, timed_only), left_out=len(ran.windows.left_out))
     run = run_of(bundle, rank, placed, steps)
     if not run.tells_steps:
         # What has the rows of one step is the whole recording.
@@ -214,17 +200,15 @@ def _summary(
     counters = counters_of(samples, placed, steps, weights, config)
     # What looks at every kernel once more; NumPy lets the cores share it.
     with ThreadPoolExecutor(cores()) as pool:
-        accounted = pool.submit(token_ledgers, placed, steps, sums, of_tokens) if timed else None
         known = without_layers(placed, unknown)
         converting = pool.submit(
-            conversions_of, known, steps, summary, by_kernel, evidence.label, timed=timed
+            conversions_of, known, steps, summary, by_kernel, evidence.label, owned, timed=timed
         )
         shaping = pool.submit(shapes_of, bundle, rank, every, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
-    ledgers = accounted.result() if accounted else ()
+    ledgers = token_ledgers(attributed, steps, sums, of_tokens) if attributed else ()
     if not run.tells_steps:
         ledgers = tuple(replace(ledger, steps=0) for ledger in ledgers)
-    decode = next((ledger for ledger in ledgers if ledger.phase == "decode"), None)
     # How many decode steps compute how many tokens.
     sizes = Counter(sorted(steps.loc[steps["phase"] == "decode", "decode_tokens"].tolist()))
     overhead = overhead_of(bundle, rank) if timed else ()
@@ -236,9 +220,10 @@ def _summary(
         books=accounting,
         wall_us=_wall_us(steps, batch) if timed else None,
         coverage=coverage,
-        components=component_rows(sums, summary.decode, decode),
+        components=component_rows(sums),
         layers=layer_rows(sums),
         kernels=by_kernel,
+        typical=typical_kernels(sums),
         conversions=converting.result(),
         modules=_modules(bundle, rank),
         copies=copies,
@@ -251,7 +236,7 @@ def _summary(
         ),
         findings=(),
         notes=(
-            *windows.notes,
+            *ran.windows.notes,
             *_told_timed(summary, len(timed_only)),
             # What fails a check is told there, and is not for want of a place.
             *notes_of(
@@ -291,11 +276,49 @@ def _summary(
         ahead_us=ahead_us,
         speculation=speculation_of(bundle, rank, placed, steps, summary, batch),
     )
-    ran = _of_steps(placed, steps) if timed else placed[:0]
-    report = checked(Facts(report, ran, in_all_layers))
-    report = replace(report, conversions=_of_the_step(report))
-    report = replace(report, findings=findings_of(report), answers=answers_of(report))
+    kernels = _of_steps(placed, steps) if timed else placed[:0]
+    report = checked(Facts(report, kernels, in_all_layers))
+    report = beside_waterfall(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, sums, timed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ran:
+    """What ran in the steps that a report is about, and who owns each instant of them."""
+
+    # Nothing but sums, such as a table of kernels, has no times at which anything ran.
+    timed: bool
+    every: pd.DataFrame  # kernels and copies of all steps, placed
+    placed: pd.DataFrame  # those that may run in these steps
+    windows: Windows
+    steps: pd.DataFrame  # these steps, with their books where they are timed
+    timed_only: pd.DataFrame  # steps that were not profiled
+    attributed: Attributed | None  # None without times, as `owned`
+    owned: OwnedTime | None
+
+
+def _ran(bundle: Bundle, rank: int, batch: int | None, *, with_nodes: bool) -> _Ran:
+    extra = ["stream", "module", *(["graph_node"] if with_nodes else [])]
+    every = placed = with_own_starts(place_kernels(bundle, rank, extra))
+    timed = not bundle.meta.settings.get("summed")
+    windows = timed_windows(bundle, rank, placed)
+    steps, timed_only, gone = windows.steps, timed_steps(bundle, rank), windows.left_out
+    if timed:
+        steps = _judged(steps, placed)
+    if batch is not None:
+        others = _of_other_sizes(bundle, steps, batch)
+        gone = np.append(gone, steps.index.to_numpy(np.int64)[others])
+        steps, timed_only = steps[~others], timed_only[timed_only["decode_requests"] == batch]
+    if len(gone):
+        # Kernels of another time line would fill the gaps of this one.
+        placed = placed[~placed["step"].isin(gone)].reset_index(drop=True)
+    if not timed:
+        return _Ran(timed, every, placed, windows, steps, timed_only, None, None)
+    with ThreadPoolExecutor(cores()) as pool:
+        attributing = pool.submit(attributed_time, placed, steps)
+        with_books = step_books(steps, placed)
+        attributed, owned = attributing.result()
+    return _Ran(timed, every, placed, windows, with_books, timed_only, attributed, owned)
 
 
 def _judged(steps: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:
@@ -352,6 +375,7 @@ def _of_screen(whole: Report, found: Report) -> Report:
         layers=a_step(whole.layers, found.layers, lambda row: (row.layer, row.component)),
         kernels=a_step(whole.kernels, found.kernels, lambda row: (row.name, row.component)),
         conversions=conversions,
+        typical=found.typical,
         roofline=found.roofline,
         shapes=found.shapes,
         answers=found.answers,
@@ -422,86 +446,86 @@ def _dependent(sums: pd.DataFrame, run: Run, all_us: float) -> Iterator[str]:
         return
 
 
-def _of_the_step(report: Report) -> Conversions:
-    """The conversions, which share what the waterfall gives all of them: one figure of a token."""
-    found = report.conversions
-    us = sum(part.us for part in waterfall_of(report).parts if part.kind == "conversion")
-    if not us or not found.us_per_token:
-        return found
-    factor = us / found.us_per_token
-    rows = [replace(row, us_per_token=factor * (row.us_per_token or 0.0)) for row in found.charged]
-    return replace(found, us_per_token=us, charged=tuple(rows))
-
-
 def notes_of(
     bundle: Bundle, rank: int, steps: Steps, coverage: Coverage, books: tuple[Books, ...]
 ) -> tuple[str, ...]:
     """The notes of a report, what was lost first."""
-    settings, imported = bundle.meta.settings, bundle.imported
-    mode = Execution.read(str(bundle.facts(rank).get("execution", "")))
-    notes: list[str] = [
-        Note(f"lost: {line}", "left out" if is_impossible(line) else "figures")
-        for line in bundle.meta.lost
-    ]
+    return (
+        *_notes_of_recording(bundle, rank),
+        *_notes_of_places(bundle, rank, coverage),
+        *_notes_of_steps(bundle, steps, books),
+    )
+
+
+def _notes_of_recording(bundle: Bundle, rank: int) -> Iterator[str]:
+    settings = bundle.meta.settings
+    for line in bundle.meta.lost:
+        yield Note(f"lost: {line}", "left out" if is_impossible(line) else "figures")
     if skipped := settings.get("warmup_steps"):
         text = f"The first {skipped} steps were let pass before these (--warmup-steps)."
-        notes.append(Note(text, "recording"))
+        yield Note(text, "recording")
     if settings.get("decode_only"):
         text = "Only steps without any prefill were recorded (--decode-only)."
-        notes.append(Note(text, "recording"))
+        yield Note(text, "recording")
     if bundle.meta.state == "interrupted":
-        notes.append("The recording was ended early; it holds the steps up to then.")
+        yield "The recording was ended early; it holds the steps up to then."
     if bundle.meta.state == "salvaged":
-        notes.append("The recorded process died; this is what it had written by then.")
+        yield "The recorded process died; this is what it had written by then."
     if (pauses := pauses_of(bundle, rank)) and pauses.long:
         share = f", {100 * pauses.share:.0f} % of the recorded time" if pauses.share else ""
-        notes.append(
+        yield (
             f"The engine stood still {_times(pauses.count)} to write what was recorded, "
             f"{pauses.us / 1e6:.3g} s in all{share}, up to {pauses.longest_us / 1e3:.0f} ms: "
             "requests that ran then waited; no step contains that."
         )
     if settings.get("summed"):
-        notes.append(
+        yield (
             "The source has sums only, not when a kernel ran: there are no times of steps, no gaps "
             "and nothing about overlap."
         )
+
+
+def _notes_of_places(bundle: Bundle, rank: int, coverage: Coverage) -> Iterator[str]:
+    mode = Execution.read(str(bundle.facts(rank).get("execution", "")))
     if round(coverage.guessed, 3):
-        notes.append(
+        yield (
             f"{100 * coverage.guessed:.1f} % of the kernel time was placed by a guess: by "
             "its name, by its order in a decoder layer, by what repeats like layers, or as in "
             "another trace of the same model."
         )
-    graphs = mode.graphs and not imported and coverage.placed < _ENOUGH_LAYERS
+    graphs = mode.graphs and not bundle.imported and coverage.placed < _ENOUGH_LAYERS
     unseen = unseen_captures(bundle, rank) if graphs else 0.0
     if unseen is None or unseen > 1 - _ENOUGH_LAYERS:
-        notes.append(
+        yield (
             "Kernels of CUDA graphs whose capture was not seen have no layer: torch's profiler "
             "sees none, --attach comes too late. Start vLLM under record with CUPTI, or with "
             "--enforce-eager (its gaps are larger, its kernels nearly the same)."
         )
-    if 0 < steps.count == settings.get("steps"):
+
+
+def _notes_of_steps(bundle: Bundle, steps: Steps, books: tuple[Books, ...]) -> Iterator[str]:
+    if 0 < steps.count == bundle.meta.settings.get("steps"):
         text = f"The window closed after {steps.count} steps; see --steps."
-        notes.append(Note(text, "recording"))
+        yield Note(text, "recording")
     if 0 < steps.decode < _FEW_DECODE_STEPS:
-        notes.append(f"Only {steps.decode} decode steps: their median and p99 say little.")
+        yield f"Only {steps.decode} decode steps: their median and p99 say little."
     if steps.decode_us and steps.decode_us.p99 > _LATE * steps.decode_us.median:
-        notes.append(f"Some decode steps took more than {_LATE} times the median.")
+        yield f"Some decode steps took more than {_LATE} times the median."
     if steps.preemptions:
-        notes.append(
+        yield (
             f"The KV cache was full: {steps.preemptions:,} preemptions, after which "
             f"{steps.recomputed_tokens:,} tokens were computed again, as prefill."
         )
     if books and abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:
-        notes.append(
+        yield (
             f"The books are off by {books[0].residual_percent:.1f} % of the step time: kernels "
             "ran outside the step that launched them."
         )
-    if books and books[0].engine_us is None and not imported:
-        notes.append(
+    if books and books[0].engine_us is None and not bundle.imported:
+        yield (
             "The scheduler's own record is missing for some steps: their token counts assume one "
             "token per decoding request."
         )
-    return tuple(notes)
 
 
 def _times(count: int) -> str:

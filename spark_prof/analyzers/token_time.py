@@ -6,6 +6,8 @@ every sequence that got tokens of it, over those tokens. A step lasts until the 
 while there is work, the host's time between them included; pauses between the pieces of a recording
 are in none (`analyzers.windows`). First uses of kernels are in none either (`first_uses`). Where
 some of the steps were only timed and not profiled, the time is theirs, batch size by batch size.
+Its parts are of the profiled steps all the same, which alone tell parts: by how much those take
+longer is a part too, below zero, and no other is made to fit.
 
 Example: two sequences in steps of 10 ms, three of which accept 1 token each and one of which
 accepts 3 each: 4 x 10 ms x 2 over 12 tokens, 6.67 ms a token.
@@ -43,17 +45,28 @@ class TokenTime:
     alone_us: float | None  # the same of decode steps, in which nothing is read beside it
     tokens_per_s_sequence: float  # that a sequence gets
     tokens_per_s: float  # of all sequences together while these steps run
-    typical_us: float  # of `token_us` the median decode step's part
-    uneven_us: float  # of `token_us` what the mean step takes beyond the median one
-    prompts_us: float  # of `token_us` what steps that read prompts add
-    # Times in a decode step times this are times in a token; None where no step only decodes.
-    per_step: float | None
-    # The same for what no profiling makes longer: a sequence's decode steps over its tokens.
+    # The parts of `token_us`, of profiled steps; all but the first are differences of two times,
+    # and below zero where the second is longer.
+    typical_us: float  # what the median decode step takes
+    uneven_us: float  # what the mean decode step takes beyond that
+    prompts_us: float  # what steps that read prompts add to decode steps
+    # A sequence's decode steps over its tokens: times in a decode step times this are times in a
+    # token. None where no step only decodes.
     steps_per_token: float | None
     # The same as `token_us` of the steps that were profiled, where `token_us` stands on others.
     profiled_us: float | None = None
     timed_steps: int = 0  # steps that were only timed, on which it stands
     timed_share: float = 0.0  # share of its tokens whose batch size has enough of such steps
+
+    @property
+    def unprofiled_us(self) -> float:
+        """The last part: what steps that were only timed take beyond profiled ones, mostly less."""
+        return self.token_us - self.typical_us - self.uneven_us - self.prompts_us
+
+    @property
+    def per_step(self) -> float | None:
+        """As `steps_per_token`: the name under which files of older versions have it."""
+        return self.steps_per_token
 
 
 def given_tokens(steps: pd.DataFrame) -> tuple[Floats, Floats]:
@@ -94,25 +107,34 @@ def token_times(
         timed: those that were only timed, with the same columns (`analyzers.timed_steps`).
     """
     steps = _decoding(steps)
-    timed = _decoding(timed) if timed is not None else steps[:0]
+    timed = _giving(_decoding(timed)) if timed is not None else steps[:0]
     found = []
-    for size in sorted({*steps["decode_requests"].tolist(), *timed["decode_requests"].tolist()}):
+    every = pd.concat([_giving(steps)["decode_requests"], timed["decode_requests"]])
+    for size in sorted(set(every.tolist())):
         own, other = (each[each["decode_requests"] == size] for each in (steps, timed))
         enough = (other["phase"].astype(str) == "decode").sum() >= FEWEST_TIMED
-        if not len(own) and not enough:
+        if not len(_giving(own)) and not enough:
             continue
         if (time := _time(size, own, other if enough else other[:0])) is not None:
             found.append((time, float(given_tokens(pd.concat([own, other]))[1].sum())))
     whole = _time(None, steps, timed[:0])
     if whole is not None and any(time.timed_steps for time, _ in found):
-        whole = _of_sizes(whole, found, _mean(_settled(steps)))
+        whole = _of_sizes(whole, found, _profiled(steps, beside_timed=True))
     return whole, tuple(time for time, _ in found)
 
 
 def _decoding(steps: pd.DataFrame) -> pd.DataFrame:
     steps = that_count(steps)
-    steps = steps[steps["phase"].astype(str).isin(DECODING).to_numpy()]
+    return steps[steps["phase"].astype(str).isin(DECODING).to_numpy()]
+
+
+def _giving(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps that give a sequence its next token."""
     return steps[given_tokens(steps)[0] > 0]
+
+
+def _only_decode(steps: pd.DataFrame) -> pd.DataFrame:
+    return steps[(steps["phase"].astype(str) == "decode").to_numpy()]
 
 
 def _mean(steps: pd.DataFrame) -> float | None:
@@ -123,45 +145,52 @@ def _mean(steps: pd.DataFrame) -> float | None:
     return us / given if given else None
 
 
-def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenTime | None:
+@dataclass(frozen=True)
+class _Profiled:
+    """What a token takes in profiled steps, and its parts; see `TokenTime`."""
+
+    us: float
+    typical_us: float
+    uneven_us: float
+    prompts_us: float
+
+
+def _profiled(steps: pd.DataFrame, *, beside_timed: bool) -> _Profiled | None:
+    """None where no profiled step only decodes."""
+    decode = _only_decode(steps)
+    factor, alone = _steps_per_token(decode), _mean(decode)
+    if not factor or alone is None:
+        return None
+    typical = factor * float(decode["step_us"].median())
     # Beside steps that were only timed the switches between the two are left out.
-    profiled = _settled(steps) if len(timed) else steps
-    profiled_us, counted = _mean(profiled), timed if len(timed) else steps
-    us = _mean(counted)
+    counted = _settled(_giving(steps)) if beside_timed else steps
+    us, settled = _mean(counted), _mean(_only_decode(counted))
+    us, alone = alone if us is None else us, alone if settled is None else settled
+    return _Profiled(us, typical, alone - typical, us - alone)
+
+
+def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenTime | None:
+    profiled, giving = _profiled(steps, beside_timed=len(timed) > 0), _giving(steps)
+    counted = timed if len(timed) else giving
+    us, alone = _mean(counted), _mean(_only_decode(counted))
     if us is None or np.isnan(us):
         return None
-    decode, timed_decode = (
-        each[(each["phase"].astype(str) == "decode").to_numpy()] for each in (steps, timed)
-    )
+    parts = profiled or _Profiled(us, alone or 0.0, 0.0, us - (alone or 0.0))
     tokens, took = given_tokens(counted)[1], counted["step_us"].to_numpy(np.float64)
-    alone = _mean(timed_decode if len(timed) else decode)
-    factor, per_step = _steps_per_token(timed_decode if len(timed) else decode), None
-    typical, median = alone or 0.0, float(decode["step_us"].median()) if len(decode) else 0.0
-    if factor and alone is not None and median:
-        # Profiled steps only say how a step's time is shared out.
-        usual = float(timed_decode["step_us"].median()) if len(timed) else median
-        per_step = factor * usual / median
-        typical = min(usual * factor, alone)
-    uneven = (alone or 0.0) - typical
-    prompts = us - (alone or 0.0)
-    if prompts < 0:
-        # Steps that read prompts had fewer requests: nothing waits for them.
-        typical, uneven, prompts = (each * us / (alone or us) for each in (typical, uneven, 0.0))
     return TokenTime(
         batch=batch,
-        steps=len(steps),
-        mixed=len(steps) - len(decode),
+        steps=len(giving),
+        mixed=len(giving) - len(_only_decode(giving)),
         requests=float(counted["decode_requests"].mean()),
         token_us=us,
         alone_us=alone,
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=1e6 * float(tokens.sum()) / float(took.sum()) if took.sum() else 0.0,
-        typical_us=typical,
-        uneven_us=uneven,
-        prompts_us=prompts,
-        per_step=per_step,
-        steps_per_token=factor,
-        profiled_us=profiled_us if len(timed) else None,
+        typical_us=parts.typical_us,
+        uneven_us=parts.uneven_us,
+        prompts_us=parts.prompts_us,
+        steps_per_token=_steps_per_token(_only_decode(steps if profiled else counted)),
+        profiled_us=profiled.us if profiled and len(timed) else None,
         timed_steps=len(timed),
         timed_share=1.0 if len(timed) else 0.0,
     )
@@ -184,34 +213,31 @@ def _steps_per_token(decode: pd.DataFrame) -> float | None:
 
 
 def _of_sizes(
-    whole: TokenTime, sizes: Iterable[tuple[TokenTime, float]], profiled_us: float | None
+    whole: TokenTime, sizes: Iterable[tuple[TokenTime, float]], profiled: _Profiled | None
 ) -> TokenTime:
     """The time over all steps from those of its sizes, each with how many tokens it has."""
     sizes = list(sizes)
     tokens = sum(given for _, given in sizes)
     us = sum(time.token_us * given for time, given in sizes) / tokens
     alone = [(time.alone_us, given) for time, given in sizes if time.alone_us is not None]
-    alone_us = sum(us * given for us, given in alone) / sum(n for _, n in alone) if alone else None
-    # The parts are shared out as in the profiled steps.
-    scale = us / whole.token_us if whole.token_us else 1.0
-    prompts = whole.prompts_us * scale
-    if alone_us is not None and alone_us <= us and whole.mixed:
-        prompts = us - alone_us
-    rest = whole.typical_us + whole.uneven_us
-    inner = (us - prompts) / rest if rest else 1.0
-    return replace(
+    took = sum(given / time.tokens_per_s for time, given in sizes if time.tokens_per_s)
+    changed = replace(
         whole,
         token_us=us,
-        alone_us=us - prompts if whole.alone_us is not None else None,
+        alone_us=sum(us * n for us, n in alone) / sum(n for _, n in alone) if alone else None,
         tokens_per_s_sequence=1e6 / us if us else 0.0,
-        tokens_per_s=whole.tokens_per_s / scale if scale else 0.0,
-        typical_us=whole.typical_us * inner,
-        uneven_us=whole.uneven_us * inner,
-        prompts_us=prompts,
-        per_step=whole.per_step * inner if whole.per_step is not None else None,
-        profiled_us=profiled_us,
+        tokens_per_s=tokens / took if took else 0.0,
         timed_steps=sum(time.timed_steps for time, _ in sizes),
         timed_share=sum(given for time, given in sizes if time.timed_steps) / tokens,
+    )
+    if profiled is None:
+        return changed
+    return replace(
+        changed,
+        typical_us=profiled.typical_us,
+        uneven_us=profiled.uneven_us,
+        prompts_us=profiled.prompts_us,
+        profiled_us=profiled.us,
     )
 
 

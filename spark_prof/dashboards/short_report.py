@@ -201,8 +201,8 @@ def _recorded(report: Report) -> Iterator[str]:
 def _parts(report: Report, most: int) -> Section:
     """The waterfall, its smallest parts together."""
     found = waterfall_of(report)
-    parts = [part for part in found.parts if part.us > 0]
-    kept = sorted(parts, key=lambda part: -part.us)[:most]
+    parts = [part for part in found.parts if part.us]
+    kept = sorted(parts, key=lambda part: -abs(part.us))[:most]
     small = [part for part in parts if part not in kept]
     rows = [(name_of(part, found.of), part.us) for part in parts if part in kept]
     if small:
@@ -211,7 +211,7 @@ def _parts(report: Report, most: int) -> Section:
         cells.Text("Part", lambda row: row[0]),
         cells.Time(waterfall_section.column_of(found), lambda row: row[1]),
         cells.Share("Share", lambda row: row[1] / found.us),
-        cells.Bar("", lambda row: row[1] / found.us if row is not rows[-1] else 0.0),
+        cells.Bar("", lambda row: max(row[1] / found.us, 0.0) if row is not rows[-1] else 0.0),
     )
     rows.append(("measured", found.us))
     shown = rows if found.us and len(rows) > 1 else ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.profiler.batch import read_batch
+from spark_prof.profiler.batch import shared_batch
 from spark_prof.profiler.drafts import DraftRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
@@ -147,7 +147,7 @@ class EngineRecording:
             chosen = self.fence.call("requests", requests.scheduled, output, begin)
         tokens = output.total_num_scheduled_tokens
         if tokens:
-            self._open[id(output)] = (read_batch(output).key, begin, tokens, chosen)
+            self._open[id(output)] = (shared_batch(output).key, begin, tokens, chosen)
             if len(self._open) > _OPEN_AT_MOST:
                 self._open.pop(next(iter(self._open)))
 
@@ -161,23 +161,19 @@ class EngineRecording:
         if scheduled is None:
             return
         key, begin, tokens, chosen = scheduled
-        counts = [
-            len(item.new_token_ids)
-            for outputs in (result or {}).values()
-            for item in outputs.outputs
-            if item.new_token_ids
-        ]
+        items = [item for outputs in (result or {}).values() for item in outputs.outputs]
+        got = {item.request_id: len(item.new_token_ids) for item in items if item.new_token_ids}
         unfinished = self._scheduler.get_num_unfinished_requests()
         now, number = time.time_ns(), self._number
         load = chosen.load if chosen is not None else Load()
         self._rows.append(
-            (key, begin, now, tokens, sum(counts), len(counts), unfinished, number, *load)
+            (key, begin, now, tokens, sum(got.values()), len(got), unfinished, number, *load)
         )
         self._number += 1
         self.process.counter.end(self._number)
         requests = self._requests
         if requests is not None and chosen is not None:
-            self.fence.call("requests", requests.updated, chosen, result, number, now)
+            self.fence.call("requests", requests.updated, chosen, items, got, number, now)
         full = self._rows_kept >= _ROWS_PER_PIECE or self._drafts.full
         if full and not self.failed:
             self.fence.call("flush", self.flush)

@@ -100,10 +100,17 @@ class RequestLog:
                     self._reading.discard(name)
         return ChosenBatch(self.load.read(output, len(self._reading)), reading)
 
-    def updated(self, chosen: ChosenBatch, result: Any, iteration: int, now: int) -> None:
-        """Follows what the requests of a batch got, which the scheduler had taken in at `now`."""
-        items = [item for outputs in (result or {}).values() for item in outputs.outputs]
-        got = {item.request_id: len(item.new_token_ids) for item in items if item.new_token_ids}
+    def updated(
+        self, chosen: ChosenBatch, items: list[Any], got: dict[str, int], iteration: int, now: int
+    ) -> None:
+        """Follows what the requests of a batch got.
+
+        Args:
+            items: the EngineCoreOutput of each request.
+            got: how many tokens each got that got any, by its id.
+            iteration: number of the batch.
+            now: when the scheduler had taken them in, in ns since the epoch.
+        """
         reading, generating = chosen.reading, self._generating
         if reading or got.keys() != generating.keys():
             for name in [n for n in generating if n not in got or n in reading]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from spark_prof.profiler.backends.choose import Backend, choose_backend
 from spark_prof.profiler.backends.handover import before_torch_profiler, our_profiler
-from spark_prof.profiler.batch import Batch, preempted_requests, read_batch
+from spark_prof.profiler.batch import Batch, preempted_requests, shared_batch
 from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
@@ -259,9 +258,9 @@ class WorkerRecording:
         if self._asked is not None or self.window.closed:
             self.finish()
             return
-        batch = read_batch(output)
+        batch = shared_batch(output)
         if self._preempted:
-            batch = replace(batch, preempted=batch.preempted + self._preempted)
+            batch = batch._replace(preempted=batch.preempted + self._preempted)
             self._preempted = 0
         if self._stage is Stage.NEW:
             with self.process.pauses.measured():

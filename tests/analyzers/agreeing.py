@@ -13,7 +13,17 @@ from spark_prof.dashboards.short_report import short_report
 Json = dict[str, Any]
 
 _SIGNED = frozenset(
-    {"residual_us", "residual_percent", "offset_us", "drift_ppm", "difference", "uncertainty_us"}
+    {
+        "residual_us",
+        "residual_percent",
+        "offset_us",
+        "drift_ppm",
+        "difference",
+        "uncertainty_us",
+        "uneven_us",
+        "prompts_us",
+        "unprofiled_us",
+    }
 )
 """What may be negative."""
 _SHARE = 1e-6
@@ -151,6 +161,10 @@ def _tables(document: Json) -> Pairs:
         by_phase = sum(row[f"{name}_us"] for name in ("prefill", "decode", "mixed", "unknown"))
         yield f"{own} by phase", by_phase, row["us"], _off(row["us"], 4)
         for name in ("layers", "kernels"):
+            each = [r for r in tables[name] if r["component"] == own]
+            a_step = row["decode_us_per_step"]
+            parts = _sum(each, "decode_us_per_step")
+            yield f"{own} a step by {name}", parts, a_step, _off(a_step, len(each))
             off = _off(row["us"], len(tables[name]))
             yield f"{own} by {name}", times[name][own], row["us"], off
             yield f"calls of {own} by {name}", calls[name][own], row["kernels"], 0
@@ -177,18 +191,12 @@ def _tokens(document: Json) -> Pairs:
         beside = _sum(t["rows"], "summed_us") - _sum(t["rows"], "charged_us")
         yield f"overlap of {name}", beside, t["overlap_us"], _off(step, 2 * count)
         if t["ms_per_token"] is not None:
-            beyond = t["token"]["uneven_us"] + t["token"]["prompts_us"]
+            beyond = _sum([t["token"]], "uneven_us") + _sum([t["token"]], "prompts_us")
+            beyond += t["token"]["unprofiled_us"]
             each = _sum(t["rows"], "ms_per_token") + beyond / 1e3
             yield f"token of {name}", each, t["ms_per_token"], 1e-5 * count
         means = sum(row["spread"]["mean"] for row in t["rows"])
         yield f"means of {name}", means, t["step"]["mean"], _off(means, count)
-        sizes = [u["batch_size"] for u in document["tokens"] if u["phase"] == "decode"]
-        screen = document["steps"]["screen_batch"]
-        if name == "decode" and t["batch_size"] == (screen if screen in sizes else None):
-            typical = {row["name"]: row["charged_us"] for row in t["rows"]}
-            for row in document["components"]:
-                whole = typical.get(row["name"], 0.0)
-                yield f"{row['name']} a step", row["decode_us_per_step"], whole, _off(whole)
         spread = document["steps"].get(f"{name}_us")
         if t["batch_size"] is None and spread:
             for which in ("median", "mean", "p99"):

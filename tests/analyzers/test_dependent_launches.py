@@ -46,7 +46,7 @@ def figures(report: Report) -> dict[str, object]:
     told.pop("run")  # has the bundle's path and when it was recorded
     for found in told["findings"]:
         found.pop("verify")  # names the bundle
-    for row in told["kernels"]:
+    for row in (*told["kernels"], *told["typical"]):
         row.pop("ahead_us")
     for phase in (told["roofline"] or {}).get("phases", ()):
         for row in phase["rows"]:

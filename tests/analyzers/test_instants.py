@@ -10,7 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.instants import Attributed, Work, attribute, with_own_starts
+from spark_prof.analyzers.instants import (
+    Attributed,
+    Work,
+    attribute,
+    attribute_rows,
+    with_own_starts,
+)
 from tests.rows import each_row
 
 FAR = 1_800_000_000_000_000_001
@@ -82,6 +88,30 @@ def test_every_nanosecond_is_charged(seed: int, origin: int) -> None:
     chosen = random.Random(seed)
     rows, windows = some_rows(chosen, 4 if seed % 3 else 40), some_windows(chosen)
     assert_same(charges(rows, windows, origin), by_moment(rows, windows))
+
+
+@each_row("origin", [0, FAR])
+@each_row("seed", range(60))
+def test_each_row_has_its_part_of_every_window(seed: int, origin: int) -> None:
+    chosen = random.Random(seed)
+    rows, windows = some_rows(chosen, 4 if seed % 3 else 40), some_windows(chosen)
+    rows.sort(key=lambda row: row[0])
+    columns = (np.array([row[n] for row in rows], np.int64) for n in range(3))
+    start, end, kind = columns
+    work = Work(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
+    begin, finish = (np.array([window[n] for window in windows], np.int64) for n in range(2))
+    times, owned = attribute_rows(work, begin + origin, finish + origin, KINDS)
+    weights = np.array([chosen.choice([0.0, 0.25, 1.0]) for _ in windows])
+    wanted = np.zeros(len(rows))
+    for weight, window in zip(weights, windows, strict=True):
+        for moment in range(*window):
+            running = [n for n, (a, b, *_) in enumerate(rows) if a <= moment < b]
+            for n in running:
+                wanted[n] += weight / len(running)
+    found = owned.weighted(weights)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    by_kind = np.bincount(kind, found, KINDS)
+    np.testing.assert_allclose(by_kind, weights @ times.attributed, atol=1e-6)
 
 
 @each_row(

@@ -17,6 +17,7 @@ from spark_prof.analyzers.step_time import (
     Ledger,
     LedgerRow,
     StepSpread,
+    attributed_time,
     token_ledgers,
     typical_weights,
 )
@@ -98,7 +99,8 @@ def ledgers(
     }
     windows = pd.DataFrame(steps, columns=["begin_ns", "finish_ns"]) * 1000
     windows = windows.assign(**(usual | columns))
-    return token_ledgers(placed, windows, sums_of(placed, windows["phase"]))
+    attributed, _ = attributed_time(placed, windows)
+    return token_ledgers(attributed, windows, sums_of(placed, windows["phase"]))
 
 
 def rows(ledger: Ledger) -> dict[str, LedgerRow]:

@@ -231,6 +231,9 @@ def test_the_time_is_that_of_steps_that_were_not_profiled(tmp_path: Path) -> Non
     assert "An output token takes 700.0 us at batch 2 (profiled: 980.0 us)" in text
     parts = {part.kind: part.us for part in waterfall_of(report).parts}
     assert sum(parts.values()) == pytest.approx(700)
+    # What ran is as long as it was seen to be; by how much profiled steps are longer is a part.
+    assert parts["unprofiled"] == pytest.approx(-280, rel=0.01)
+    assert parts["component"] == pytest.approx(980 * 0.9, rel=0.01)
     assert all((f.ms_per_token or 0) * 1e3 <= 700 for f in report.findings)
 
 

@@ -31,7 +31,10 @@ class Scheduler:
         return self.batches.pop(0)
 
     def update_from_output(self, scheduler_output: Any, tokens: list[list[int]]) -> Any:
-        outputs = [SimpleNamespace(new_token_ids=ids) for ids in tokens]
+        outputs = [
+            SimpleNamespace(request_id=f"r{number}", new_token_ids=ids)
+            for number, ids in enumerate(tokens)
+        ]
         return {0: SimpleNamespace(outputs=outputs)} if outputs else None
 
     def get_num_unfinished_requests(self) -> int:

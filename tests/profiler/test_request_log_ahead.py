@@ -49,8 +49,8 @@ class Ahead:
         self.request.num_output_tokens += tokens
         reason = SimpleNamespace(name="STOP") if ends else None
         item = SimpleNamespace(request_id="r", new_token_ids=[7] * tokens, finish_reason=reason)
-        result = {0: SimpleNamespace(outputs=[item] if tokens else [])}
-        self.log.updated(chosen, result, self.iteration, at)
+        got = {"r": tokens} if tokens else {}
+        self.log.updated(chosen, [item] if tokens else [], got, self.iteration, at)
         self.iteration += 1
 
 

@@ -30,6 +30,7 @@ from spark_prof.analyzers.conversions.conversion_rows import (
     LoadTimeConversion,
     RepeatedQuantization,
 )
+from spark_prof.analyzers.instants import OwnedTime
 from spark_prof.analyzers.lookup import NameColumn, copies_in, positions
 from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.analyzers.step_time import step_weights
@@ -119,14 +120,17 @@ def conversions_of(
     steps: Steps,
     kernels: tuple[KernelRow, ...],
     label_of: LabelOf,
+    owned: OwnedTime | None = None,
     *,
     timed: bool = True,
 ) -> Conversions:
     """What changing formats costs, of everything that ran, placed and with its `stream`.
 
-    Without times nothing tells what read a result.
+    Args:
+        owned: the part of the steps that each kernel has; without it that is how long it ran.
+        timed: whether it is known when kernels ran; else nothing tells what read a result.
     """
-    calls = _calls(placed, windows, label_of, timed)
+    calls = _calls(placed, windows, label_of, owned, timed)
     at_load = _load_time_names(calls, steps.decode)
     loading = (calls["phase"] == "") | calls["name"].isin(at_load)
     named = calls[~loading & ~calls["pads"]]
@@ -149,9 +153,13 @@ def conversions_of(
 
 
 def _calls(
-    placed: pd.DataFrame, windows: pd.DataFrame, label_of: LabelOf, timed: bool
+    placed: pd.DataFrame,
+    windows: pd.DataFrame,
+    label_of: LabelOf,
+    owned: OwnedTime | None,
+    timed: bool,
 ) -> pd.DataFrame:
-    """Conversions that are alike, summed: what they are, ns and calls."""
+    """Conversions that are alike, summed: what they are, ns, calls and us of the typical step."""
     names = [str(name) for name in placed["name"].cat.categories]
     column = NameColumn(placed["name"])
     converts = column.flags(lambda name: bool(label_of(name).conversion))
@@ -164,7 +172,8 @@ def _calls(
     phases = pd.Categorical(windows["phase"])
     # Outside the analyzed steps it is -1, the last code.
     step = positions(windows.index.to_numpy(), placed["step"].to_numpy()[flow.rows])
-    weights = step_weights(windows["phase"], windows if timed else None)
+    of_step = step_weights(windows["phase"], windows if timed else None)
+    decoding = np.where(windows["phase"] == "decode", of_step, 0.0)
     rows = pd.DataFrame(
         {
             "name": name[flow.rows],
@@ -178,8 +187,10 @@ def _calls(
     )
     own = placed.iloc[flow.rows]
     took, calls = (own["end_ns"] - own["start_ns"]).to_numpy(), (own["part"] == 0).to_numpy(int)
-    typical = took * np.append(weights, 0.0)[step] / 1e3
-    figures = rows.assign(ns=took, calls=calls, us=typical)
+    typical = took * np.append(of_step, 0.0)[step]
+    if owned is not None:
+        typical = owned.weighted(decoding)[flow.rows]
+    figures = rows.assign(ns=took, calls=calls, us=typical / 1e3)
     sums = figures.groupby(list(rows.columns), sort=False).sum()
     sums = sums.reset_index()
     # A code of -1 is none, and the last.

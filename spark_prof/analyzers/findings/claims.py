@@ -10,7 +10,7 @@ is left of its parts is all that the next one can have.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from spark_prof.analyzers.finding import Finding
@@ -36,30 +36,39 @@ def token_ms(report: Report) -> float | None:
 
 
 def parts_of_token(report: Report) -> dict[Cell, float]:
-    """What each part of a token takes, in ms, of the mean decode step."""
+    """What each part of a token takes, in ms, of the typical decode step."""
     found: defaultdict[Cell, float] = defaultdict(float)
-    steps, phase = report.steps.decode, report.decode_roofline
+    steps = report.steps.decode
     converting = {row.name for row in report.conversions.items}
-    rows: Iterable[tuple[str, str, float, float]]
-    if phase:
-        rows = ((k.name, k.component, k.calls, k.step_us) for k in phase.rows)
-    else:
-        own = ((k, k.decode_us / steps if steps else 0.0) for k in report.kernels)
-        rows = (
-            (k.name, k.component, us * k.calls / k.us if k.us else 0.0, us) for k, us in own if us
-        )
-    for name, component, calls, us in rows:
-        kind = "small" if calls and us / calls < SMALL_US else ""
+    for name, component, us, call_us in _kernels(report):
+        kind = "small" if call_us < SMALL_US else ""
         kind = "conversion" if name in converting else kind
         found[component, "" if component == "collective" else kind] += us
     if ledger := report.decode_ledger:
-        for gap in GAPS:
-            found[gap, ""] += ledger.us(gap)
-    for books in report.books:
-        if books.phase == "decode" and books.steps:
-            found["memcpy", ""] = max(found["memcpy", ""], books.copies_us / books.steps)
-    per_token = {cell: report.steps.us_per_token(us * steps) for cell, us in found.items()}
+        for part in (*GAPS, "memcpy"):
+            found[part, ""] += ledger.us(part)
+    per_token = {cell: report.steps.us_per_token(us * steps) or 0.0 for cell, us in found.items()}
+    # What profiling adds is between kernels as far as anything tells: no change brings it.
+    token = report.steps.token
+    added_us = max(-token.unprofiled_us, 0.0) if token else 0.0
+    for cell in ((gap, "") for gap in reversed(GAPS)):
+        taken = min(added_us, per_token.get(cell, 0.0))
+        per_token[cell] = per_token.get(cell, 0.0) - taken
+        added_us -= taken
     return {cell: us / 1e3 for cell, us in per_token.items() if us}
+
+
+def _kernels(report: Report) -> Iterator[tuple[str, str, float, float]]:
+    """Name, component, time in the typical decode step, and that of a call."""
+    if report.typical:
+        for row in report.typical:
+            if row.phase == "decode":
+                call_us = row.kernel_us / row.calls + row.ahead_us if row.calls else SMALL_US
+                yield row.name, row.component, row.us, call_us
+        return
+    for kernel in report.kernels:  # of a report made by hand
+        call_us = kernel.us / kernel.calls if kernel.calls else SMALL_US
+        yield kernel.name, kernel.component, kernel.decode_us_per_step, call_us
 
 
 def held_to_parts(

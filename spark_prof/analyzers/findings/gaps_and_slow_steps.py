@@ -148,7 +148,7 @@ def _slow_steps(report: Report) -> Iterator[Observation]:
     if beyond < _MUCH_UNEVEN * found.mean or found.p99 < _SLOW * found.median:
         return
     per_token = ms_per_token(report, beyond * report.steps.decode)
-    yield Observation(token.uneven_us / 1e3 if token else per_token,
+    yield Observation(max(token.uneven_us, 0.0) / 1e3 if token else per_token,
         "A few decode steps take far longer than the others: the median is "
         f"{found.median / 1e3:.2f} ms, the mean {found.mean / 1e3:.2f} ms, the 99th percentile "
         f"{found.p99 / 1e3:.2f} ms.",
@@ -192,7 +192,8 @@ def _preemptions(report: Report) -> Iterator[Observation]:
         else ""
     )
     times = "time" if steps.preemptions == 1 else "times"
-    yield Observation(token.prompts_us * steps.recomputed_share / 1e3 if token else None,
+    again_us = max(token.prompts_us, 0.0) * steps.recomputed_share if token else 0.0
+    yield Observation(again_us / 1e3 if token else None,
         f"The KV cache was full: a request was preempted {steps.preemptions:,} {times}{again}. "
         "Until it comes back it gets no token, which is in no step's time.",
         "Let fewer requests run at a time (--max-num-seqs), or give the KV cache more room: "
@@ -246,17 +247,12 @@ def _small_kernels(report: Report) -> Iterator[Observation]:
     for row in small:
         took[row.component] += row.us / report.steps.decode
     most = sorted(took, key=lambda name: -took[name])[:_NAMED]
-    token = report.steps.token
-    # As in a step that is not profiled, where such steps were timed.
-    scale = 1.0
-    if token and token.per_step and token.steps_per_token:
-        scale = token.per_step / token.steps_per_token
-    parts = ", ".join(f"{name} {scale * took[name]:,.0f} us" for name in most)
+    parts = ", ".join(f"{name} {took[name]:,.0f} us" for name in most)
     passes = _passes(report, most)
     yield Observation(ms_per_token(report, us),
         f"{calls:,.0f} kernels of a decode step take under {SMALL_US:g} us each, "
-        f"{scale * ran / report.steps.decode:,.1f} us together, with "
-        f"{scale * between * calls:,.1f} us between them ({parts}): "
+        f"{ran / report.steps.decode:,.1f} us together, with "
+        f"{between * calls:,.1f} us between them ({parts}): "
         f"{100 * us / whole:.1f} % of the step.",
         _how_to_fuse(report, most, passes),
         (

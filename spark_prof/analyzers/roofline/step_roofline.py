@@ -160,7 +160,7 @@ def roofline_of(
     phases: list[RooflinePhase] = []
     streamed: tuple[StreamedWeights, ...] = ()
     for phase, counted, step_us, per_step in (
-        ("decode", counters, summary.decode_us, summary.token and summary.token.per_step),
+        ("decode", counters, summary.decode_us, summary.token and summary.token.steps_per_token),
         ("prefill", None, summary.prefill_us, None),
     ):
         groups = groups_of(steps, phase)

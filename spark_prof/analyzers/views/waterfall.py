@@ -1,25 +1,24 @@
 """Takes the typical step's time apart once more, from its lower bound to what was measured.
 
 The parts are those of `analyzers.step_time`: launch gaps, host and copies as they stand there, and
-each component's part split among its kernels by their kernel time. What a kernel needs at least,
-its bytes at the memory's bandwidth or its arithmetic at the peak, is in the lower bound; what it
-takes beyond that is in the first of these that it belongs to: conversions, the drafter,
-collectives, small kernels, and else its component. A kernel of which nothing tells what it needs
-has no lower bound.
-Where kernels overlap, their bounds together may be longer than their part of the step: what others
-take beyond theirs is then scaled to the time that is left, so that the parts add up and none is
-negative.
+each kernel's part of its component. What a kernel needs at least, its bytes at the memory's
+bandwidth or its arithmetic at the peak, is in the lower bound; what it takes beyond that is in the
+first of these that it belongs to: conversions, the drafter, collectives, small kernels, and else
+its component. A kernel of which nothing tells what it needs has no lower bound. Where kernels
+overlap, the lower bound of one may be longer than its part of the step: what is counted twice so is
+taken off again in a part of its own, the rest, which is no time and may be negative.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, RooflinePhase
+from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, Place, RooflinePhase
 from spark_prof.analyzers.step_time import GAPS, LAUNCH_GAPS, Ledger
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.rules.components import DRAFTER, part_of
@@ -29,6 +28,9 @@ _ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
 _SMALLEST = 0.01  # components with less of the whole above their lower bound are drawn together
 _ORDER = ("component", "components", "drafter", "small", "conversion", "collective")
 _COPIES = "memcpy"
+DIFFERENCES = ("rest", "uneven", "prompts", "unprofiled")
+"""Kinds of parts that are what the others lack or have too much, and may be negative."""
+_KEPT = "_waterfall"  # what a report keeps it as; `replace` leaves it behind
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Part:
     # Floor; component (what kernels of one component take above their floor), components (of
     # several with little each), drafter, small, conversion or collective (of kernels of that
     # kind); copies, rest, launch_gaps or host; of a token also uneven (what the mean step takes
-    # beyond the median) and prompts (what steps that read prompts add).
+    # beyond the median), prompts (what steps that read prompts add) and unprofiled (what steps that
+    # were only timed take beyond profiled ones, mostly less than zero).
     kind: str
     us: float
     component: str = ""  # of a part of kind component, else empty
@@ -78,13 +81,34 @@ class _Kernel:
 
 
 def waterfall_of(report: Report) -> Waterfall:
-    """The time of an output token; of a step where none decodes, of a run that has sums alone."""
+    """The time of an output token; of a step where none decodes, of a run that has sums alone.
+
+    It is worked out once a report, which keeps it as one keeps a cached property.
+    """
+    known: Waterfall | None = vars(report).get(_KEPT)
+    if known is None:
+        known = vars(report)[_KEPT] = _drawn(report)
+    return known
+
+
+def beside_waterfall(report: Report, **changes: Any) -> Report:
+    """The report with changes that its waterfall does not stand on."""
+    known = waterfall_of(report)
+    changed = replace(report, **changes)
+    vars(changed)[_KEPT] = known
+    return changed
+
+
+def _drawn(report: Report) -> Waterfall:
     if not report.tokens:
-        rows = (
-            (k.name, k.component, float(k.calls), k.us, None, k.ahead_us, "")
+        converting = {row.name for row in report.conversions.items}
+        kernels = [
+            _Kernel(
+                _kind_of(converting, k.name, k.component, "", call_us), k.component, k.calls, k.us
+            )
             for k in report.kernels
-        )
-        kernels = _kernels(report, rows)
+            for call_us in [k.us / k.calls + k.ahead_us if k.calls else None]
+        ]
         parts = _above_floor(kernels, sum(k.us for k in kernels))
         why = "The source has sums of kernels, without steps or times."
         return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
@@ -92,14 +116,14 @@ def waterfall_of(report: Report) -> Waterfall:
     phases = report.roofline.phases if report.roofline else ()
     phase = next((found for found in phases if found.phase == ledger.phase), None)
     kernels = _of_step(report, ledger, phase)
-    running_us = sum(kernel.us for kernel in kernels)
+    running_us = ledger.step_us - ledger.idle_us - ledger.us(_COPIES)
     why = _no_floor(report, phase, running_us)
     floor_us = 0.0
     if why:
         kernels = [replace(kernel, floor_us=None) for kernel in kernels]
     elif phase and phase.floor_us:
         kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
-    parts = _fitted(_above_floor(kernels, ledger.step_us), running_us - floor_us)
+    parts = _above_floor(kernels, ledger.step_us)
     idle = tuple(Part(name, ledger.us(name)) for name in GAPS)
     if not report.run.tells_steps:
         # Of a whole recording nothing tells a launch's wait from the host's.
@@ -109,13 +133,13 @@ def waterfall_of(report: Report) -> Waterfall:
         *(() if why else (Part("floor", floor_us),)),
         *parts,
         Part("copies", ledger.us(_COPIES)),
-        Part("rest", rest if rest > _ROUNDING * ledger.step_us else 0.0),
+        Part("rest", rest if abs(rest) > _ROUNDING * ledger.step_us else 0.0),
         *idle,
     )
     of = "step" if report.run.tells_steps else "recording"
     us = ledger.step_us
     if ledger.ms_per_token is not None and (token := ledger.token):
-        of, us = "token", token.typical_us + token.uneven_us + token.prompts_us
+        of, us = "token", token.token_us
         parts = _of_token(parts, token)
     return Waterfall(
         of=of,
@@ -130,20 +154,19 @@ def waterfall_of(report: Report) -> Waterfall:
 
 
 def _of_token(parts: tuple[Part, ...], token: TokenTime) -> tuple[Part, ...]:
-    """A token's parts of the typical step's, and what it takes beyond that step.
-
-    A lower bound does not shrink where steps are faster without profiling: what is above it does.
-    """
-    whole = sum(part.us for part in parts)
-    factor = token.typical_us / whole if whole else 1.0
-    floor_us = sum(part.us for part in parts if part.kind == "floor")
-    least, above = floor_us * factor, factor
-    if token.profiled_us is not None and token.steps_per_token and floor_us < whole:
-        least = min(floor_us * token.steps_per_token, token.typical_us)
-        above = (token.typical_us - least) / (whole - floor_us)
-    scaled = (replace(p, us=least if p.kind == "floor" else p.us * above) for p in parts)
-    beyond = (Part("uneven", token.uneven_us), Part("prompts", token.prompts_us))
-    return (*scaled, *(part for part in beyond if part.us > _ROUNDING * token.token_us))
+    """A token's part of each of the typical step's, and what it takes beyond that step."""
+    steps = 1.0 if token.steps_per_token is None else token.steps_per_token
+    left = token.typical_us - sum(steps * part.us for part in parts)
+    left = left if abs(left) > _ROUNDING * token.token_us else 0.0
+    beyond = (
+        Part("uneven", token.uneven_us),
+        Part("prompts", token.prompts_us),
+        Part("unprofiled", token.unprofiled_us),
+    )
+    return (
+        *(replace(p, us=steps * p.us + (left if p.kind == "rest" else 0.0)) for p in parts),
+        *(part for part in beyond if abs(part.us) > _ROUNDING * token.token_us),
+    )
 
 
 def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> str:
@@ -165,66 +188,45 @@ def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> st
     return ""
 
 
-_Row = tuple[str, str, float, float, float | None, float, str]
-
-
-def _kernels(report: Report, rows: Iterable[_Row]) -> list[_Kernel]:
-    """Kernels by name, component, calls, time of all calls and their lower bound.
-
-    The last two are what a call ran beside the one before it, as a kernel is small by its whole
-    duration, and its role.
-    """
-    converting = {row.name for row in report.conversions.items}
-
-    def kind_of(
-        name: str, component: str, calls: float, us: float, ahead_us: float, role: str
-    ) -> str:
-        if name in converting:
-            return "conversion"
-        if part_of(role) == DRAFTER:
-            return DRAFTER
-        if component == "collective":
-            return "collective"
-        return "small" if calls and us / calls + ahead_us < SMALL_US else "component"
-
-    return [_Kernel(kind_of(*row[:4], *row[5:]), *row[1:5]) for row in rows]
+def _kind_of(
+    converting: Collection[str], name: str, component: str, role: str, call_us: float | None
+) -> str:
+    """What a kernel is in, by the whole duration of a call; None where nothing tells that."""
+    if name in converting:
+        return "conversion"
+    if part_of(role) == DRAFTER:
+        return DRAFTER
+    if component == "collective":
+        return "collective"
+    return "small" if call_us is not None and call_us < SMALL_US else "component"
 
 
 def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_Kernel]:
-    """The typical step's components, each split among its kernels by their kernel time."""
-    rows: list[_Row] = []
-    if phase:
-        rows = [
-            (k.name, k.component, k.calls, k.step_us, k.bound_us, k.ahead_us, k.role)
-            for k in phase.rows
-        ]
-    elif ledger.steps == report.steps.count:
-        steps = max(ledger.steps, 1)
-        rows = [
-            (k.name, k.component, k.calls / steps, k.us / steps, None, k.ahead_us, "")
-            for k in report.kernels
-        ]
-    sums: defaultdict[str, float] = defaultdict(float)
-    for _, component, _, us, *_ in rows:
-        sums[component] += us
-    found = [
-        replace(kernel, us=kernel.us * ledger.us(kernel.component) / sums[kernel.component])
-        for kernel in _kernels(report, rows)
-        if sums[kernel.component] and kernel.component != _COPIES
-    ]
-    others = (
-        ("", row.name, 0.0, row.charged_us, None, 0.0, "")
-        for row in ledger.rows
-        if not sums[row.name] and row.name not in (_COPIES, *GAPS)
-    )
-    return found + _kernels(report, others)
+    """The kernels of the typical step, and what of a component's part no kernel has."""
+    converting = {row.name for row in report.conversions.items}
+    bounds = {row.place: row.bound_us for row in phase.rows} if phase else {}
+    left = {row.name: row.charged_us for row in ledger.rows if row.name not in (_COPIES, *GAPS)}
+    found = []
+    for kernel in report.typical:
+        if kernel.phase != ledger.phase or kernel.component not in left:
+            continue
+        left[kernel.component] -= kernel.us
+        call_us = kernel.kernel_us / kernel.calls + kernel.ahead_us if kernel.calls else None
+        kind = _kind_of(converting, kernel.name, kernel.component, kernel.role, call_us)
+        bound = bounds.get(Place(kernel.component, kernel.role, kernel.name))
+        found.append(_Kernel(kind, kernel.component, kernel.calls, kernel.us, bound))
+    # What steps of other phases launched, or none.
+    others = {name: us for name, us in left.items() if us > _ROUNDING * ledger.step_us}
+    kinds = {name: _kind_of((), "", name, "", None) for name in others}
+    return found + [_Kernel(kinds[name], name, 0.0, us) for name, us in others.items()]
 
 
 def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel]:
     """The kernels, with the floors of work that is known by its component only."""
     times: defaultdict[str, float] = defaultdict(float)
-    for k in kernels:
-        times[k.component] += k.us if k.floor_us is None else 0.0
+    unknown = [k for k in kernels if k.floor_us is None and k.kind != "conversion"]
+    for k in unknown:
+        times[k.component] += k.us
     shares = {
         f.component: min(f.us / times[f.component], 1.0)
         for f in phase.unplaced
@@ -232,16 +234,10 @@ def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel
     }
     return [
         replace(k, floor_us=shares[k.component] * k.us)
-        if k.floor_us is None and k.component in shares
+        if k.floor_us is None and k.kind != "conversion" and k.component in shares
         else k
         for k in kernels
     ]
-
-
-def _fitted(parts: tuple[Part, ...], us: float) -> tuple[Part, ...]:
-    total = sum(part.us for part in parts)
-    factor = max(us, 0.0) / total if total > us and total > 0 else 1.0
-    return tuple(replace(part, us=part.us * factor) for part in parts)
 
 
 def _above_floor(kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...]:

@@ -30,6 +30,7 @@ from spark_prof.analyzers.speculation.speculation_rows import (
     Speculation,
 )
 from spark_prof.analyzers.step_accounting import Books, Steps
+from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import WHOLE, Bounds
 
@@ -47,6 +48,7 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
     Speculation: ("proposed_each", "accepted_each"),
+    TokenTime: ("unprofiled_us", "per_step"),
     WeightRow: ("ratio",),
 }
 """What records have in JSON beside their fields."""

@@ -86,8 +86,12 @@ def _beyond(chosen: Ledger) -> list[tuple[str, float]]:
     token = chosen.token
     if token is None or chosen.ms_per_token is None:
         return []
-    found = [("uneven steps", token.uneven_us), ("prompts", token.prompts_us)]
-    shown = [(name, us) for name, us in found if us > _ROUNDING * token.token_us]
+    found = [
+        ("uneven steps", token.uneven_us),
+        ("prompts", token.prompts_us),
+        ("without profiling", token.unprofiled_us),
+    ]
+    shown = [(name, us) for name, us in found if abs(us) > _ROUNDING * token.token_us]
     return [*shown, ("a token", token.token_us)] if shown else []
 
 
@@ -107,9 +111,9 @@ def _overlaps(row: LedgerRow, chosen: Ledger) -> bool:
 
 def _per_token(chosen: Ledger) -> float:
     """A token's part of a step: less than all of it where a step gives a sequence several."""
-    if chosen.ms_per_token is None or chosen.token is None or not chosen.step_us:
+    if chosen.ms_per_token is None or chosen.token is None:
         return 1.0
-    return chosen.token.typical_us / chosen.step_us
+    return chosen.token.steps_per_token or 1.0
 
 
 def _intro(report: Report, chosen: Ledger) -> tuple[str, ...]:
@@ -137,8 +141,8 @@ def _intro(report: Report, chosen: Ledger) -> tuple[str, ...]:
     if token and token.profiled_us is not None:
         sentences.append(
             f"The time of a token is that of {counted(token.timed_steps, 'step')} that were not "
-            f"profiled ({microseconds(token.profiled_us)} with profiling); profiled ones tell how "
-            "it is shared out."
+            f"profiled ({microseconds(token.profiled_us)} with profiling); its parts are of "
+            "profiled ones."
         )
     if chosen.overlap_us > _MUCH_OVERLAP * chosen.step_us:
         sentences.append(

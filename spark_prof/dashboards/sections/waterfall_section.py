@@ -13,7 +13,7 @@ from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections import token_time_section
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.sections.token_time_section import at_batch
-from spark_prof.dashboards.units import counted, microseconds, share
+from spark_prof.dashboards.units import clean, counted, microseconds, share
 
 _NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
 _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
@@ -26,6 +26,7 @@ _NAMES = {
     "collective": "collectives",
     "launch_gaps": "launch gaps",
     "uneven": "uneven steps",
+    "unprofiled": "without profiling",
 }
 _MEANINGS = {
     "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
@@ -35,11 +36,14 @@ _MEANINGS = {
     "conversion": "Kernels that only change a format.",
     "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
     "copies": "Copies and memsets.",
-    "rest": "What no part accounts for.",
+    "rest": "What no part accounts for; below zero what lower bounds of kernels that overlap count "
+    "twice.",
     "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
     "host": "Nothing runs before the first kernel of a step or after its last.",
     "uneven": "What the mean step takes beyond the median one.",
     "prompts": "What steps that read prompts beside it add.",
+    "unprofiled": "What steps that were only timed take beyond profiled ones, of which all else "
+    "is.",
 }
 """What each kind of part is; components are what the vocabulary says of them."""
 _FLOOR = (
@@ -126,7 +130,7 @@ def floor_waterfall(report: Report) -> Plot:
         times,
         [*colors, NEUTRAL],
         base=[*begins, 0.0],
-        customdata=[*((part.kind, part.component) for part in parts), ("measured", "")],
+        customdata=[*((part.kind, clean(part.component)) for part in parts), ("measured", "")],
         text=[*texts, microseconds(found.us)],
     )
     patterns = [*(_PATTERNS.get(part.kind, "") for part in parts), ""]

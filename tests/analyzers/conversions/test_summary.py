@@ -29,7 +29,7 @@ def conversions(
     like = SAMPLES["mixture_of_experts"].steps
     assert like.token
     counted = replace(
-        like, decode=phases.count("decode"), token=replace(like.token, per_step=1 / tokens)
+        like, decode=phases.count("decode"), token=replace(like.token, steps_per_token=1 / tokens)
     )
     rows = kernel_rows(sums_of(frame, steps["phase"]))
     return conversions_of(frame, steps, counted, rows, classify, timed=timed)
