@@ -80,8 +80,8 @@ class EngineRecording:
         rows, self._rows = self._rows, []
         tables: list[tuple[str, np.dtype[Any], list[tuple[int, ...]]]]
         tables = [("engine", ENGINE_DTYPE, rows)]
-        if self._requests is not None:
-            requests, steps = self._requests.take()
+        if (log := self._requests) is not None:
+            requests, steps = log.take()
             tables.append(("engine_requests", REQUEST_DTYPE, requests))
             tables.append(("request_steps", REQUEST_STEP_DTYPE, steps))
         if not any(found for _, _, found in tables):
@@ -121,10 +121,10 @@ class EngineRecording:
         self.process.counter.finish()
 
     def _around_add(self, original: Any, request: Any, *rest: Any, **named: Any) -> Any:
-        now = time.time_ns()
+        now, requests = time.time_ns(), self._requests
         result = original(request, *rest, **named)
-        if self._requests is not None:
-            self.fence.call("requests", self._requests.added, request, now)
+        if requests is not None:
+            self.fence.call("requests", requests.added, request, now)
         return result
 
     def _around_schedule(self, original: Any, *arguments: Any, **named: Any) -> Any:
@@ -142,9 +142,9 @@ class EngineRecording:
         return result
 
     def _scheduled(self, output: Any, begin: int) -> None:
-        chosen = None
-        if self._requests is not None:
-            chosen = self.fence.call("requests", self._requests.scheduled, output, begin)
+        chosen, requests = None, self._requests  # another thread may take it away
+        if requests is not None:
+            chosen = self.fence.call("requests", requests.scheduled, output, begin)
         tokens = output.total_num_scheduled_tokens
         if tokens:
             self._open[id(output)] = (shared_batch(output).key, begin, tokens, chosen)
@@ -173,12 +173,14 @@ class EngineRecording:
         )
         self._number += 1
         self.process.counter.end(self._number)
-        if self._requests is not None and chosen is not None:
-            self.fence.call("requests", self._requests.updated, chosen, items, got, number, now)
+        requests = self._requests
+        if requests is not None and chosen is not None:
+            self.fence.call("requests", requests.updated, chosen, items, got, number, now)
         full = self._rows_kept >= _ROWS_PER_PIECE or self._drafts.full
         if full and not self.failed:
             self.fence.call("flush", self.flush)
 
     @property
     def _rows_kept(self) -> int:
-        return len(self._rows) + (self._requests.waiting_rows if self._requests else 0)
+        requests = self._requests
+        return len(self._rows) + (requests.waiting_rows if requests is not None else 0)

@@ -7,9 +7,9 @@ written: all its requests are still in the same run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_prof.profiler.scheduler_load import Load, LoadReader
 from spark_prof.vocabulary import FINISHES
@@ -45,8 +45,7 @@ class _Entry:
     run_tokens: int = 0  # tokens that it had before
 
 
-@dataclass(slots=True, frozen=True)
-class ChosenBatch:
+class ChosenBatch(NamedTuple):
     """What is known of a batch when it is chosen."""
 
     load: Load
@@ -93,10 +92,12 @@ class RequestLog:
         for name in _resumed(output.scheduled_cached_reqs):
             self._placed(name, begin, None)
         tokens = output.num_scheduled_tokens
-        reading = {name: tokens[name] for name in self._reading if name in tokens}
-        for name in reading:
-            if not _reads_on(self._entries[name].request):
-                self._reading.discard(name)
+        reading: dict[str, int] = {}
+        if self._reading:
+            reading = {name: tokens[name] for name in self._reading if name in tokens}
+            for name in reading:
+                if not _reads_on(self._entries[name].request):
+                    self._reading.discard(name)
         return ChosenBatch(self.load.read(output, len(self._reading)), reading)
 
     def updated(
@@ -241,11 +242,11 @@ def log_requests(scheduler: Any) -> RequestLog | None:
     return RequestLog(scheduler) if all(hasattr(scheduler, name) for name in known) else None
 
 
-def _resumed(cached: Any) -> Iterable[str]:
+def _resumed(cached: Any) -> Collection[str]:
     """Requests of a batch that get a place again after a preemption."""
-    found = getattr(cached, "resumed_req_ids", None)
+    found: Collection[str] | None = getattr(cached, "resumed_req_ids", None)
     if found is not None:
-        return tuple(found)
+        return found
     flags = getattr(cached, "resumed_from_preemption", None) or ()
     return [name for name, again in zip(cached.req_ids, flags, strict=False) if again]
 

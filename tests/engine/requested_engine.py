@@ -66,7 +66,7 @@ def main() -> None:
                 own["ttft_s"] = stats.first_token_latency
                 own["tokens_s"] = stats.last_token_ts - stats.first_token_ts
                 own["queued_s"] = stats.scheduled_ts - stats.queued_ts
-                own["preemptions"] = stats.num_preemptions
+                own["preemptions"] = getattr(stats, "num_preemptions", None)  # 0.27 has none
                 open_ones.discard(output.request_id)
         for name in [n for n in open_ones if found[n]["aborted"] and found[n].get("output", 0) > 1]:
             engine.abort_request([name])

@@ -47,7 +47,7 @@ class Ran:
         patch.setattr(engine_module.time, "time_ns", clock)
         self.scheduler = scheduler = FakeScheduler(clock, seed)
         chance = scheduler.chance
-        settings = Settings(str(folder / "b"))
+        settings = Settings(str(folder / "b"), faults=how.get("faults", ()))
         self.before = how.get("before", 0)
         arrived = [self._request(n, clock, chance) for n in range(self.before)]
         for request in arrived:
@@ -236,3 +236,45 @@ def test_pieces_of_an_earlier_spark_prof_are_read_and_tell_no_load(tmp_path: Pat
 def test_a_bundle_without_requests_has_no_summary(tmp_path: Path) -> None:
     Meta(SCHEMA, "0", "complete", (), "", "none").write(tmp_path)
     assert served_of(Bundle(tmp_path)) is None
+
+
+def test_a_hook_of_requests_that_fails_leaves_the_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = Ran(tmp_path, 1, monkeypatch, batches=20, faults=("requests",))
+    engine = rows_of(ran.bundle, "engine")
+    assert len(engine) == len([taken for _, taken, _ in ran.scheduler.times if taken])
+    assert set(engine["limit"].astype(str)) == {""}
+    assert set(engine["running"]) == {-1}
+    assert served_of(ran.bundle) is None
+
+
+def test_what_fails_later_lets_go_of_the_engine_s_requests(tmp_path: Path) -> None:
+    scheduler = FakeScheduler(Clock(), 1)
+    settings = Settings(str(tmp_path / "b"))
+    recording = EngineRecording(scheduler, settings, Process(settings, "engine0", 0))
+    recording.install()
+    scheduler.add_request(Request("r", 1.7e9, 8, 4))
+    assert recording._requests is not None
+    recording.fence.disable("requests", RuntimeError("as if a hook had failed"))
+    recording.flush_when_quiet()
+    assert recording._requests is None
+    output = scheduler.schedule()
+    assert output.total_num_scheduled_tokens == 8
+    scheduler.update_from_output(output, lambda: 1)
+    recording.finish()
+
+
+def test_runs_that_overlap_give_no_gaps(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file must not take more memory than its batches account for."""
+    frame = Bundle.frame
+
+    def damaged(self: Bundle, table: str, *rest: Any) -> pd.DataFrame:
+        found = frame(self, table, *rest)
+        if table == "request_steps":
+            found = found.assign(first=0, last=int(found["last"].max()), output_tokens=1)
+        return found
+
+    found = request_times(ran.bundle, 0)
+    monkeypatch.setattr(Bundle, "frame", damaged)
+    assert len(token_gaps(ran.bundle, 0, found)) == 0

@@ -222,3 +222,9 @@ def test_a_time_that_never_came_stays_and_digits_are_kept() -> None:
     shift = Shift(0, 1_000_000_000.25, 1e-6, ORIGIN - 2_000_000, 1.0, "collectives", 1, True)
     found = moved(rows, shift).to_pydict()
     assert found == {"update_ns": [0, ORIGIN - 1_000_000_002], "tokens": [5, 6]}
+
+
+def test_a_duration_stays_what_it_is_where_a_clock_is_moved() -> None:
+    shift = Shift(0, 10.0, 0.0, 0, 1.0, "collectives", 3, True)
+    rows = pa.table({"start_ns": [100, 200], "paused_ns": [0, 50]})
+    assert moved(rows, shift).to_pydict() == {"start_ns": [90, 190], "paused_ns": [0, 50]}

@@ -41,7 +41,7 @@ def _kv(report: Report) -> Iterator[Observation]:
     found, queued = report.requests, _queued(report.requests)
     if found is None or not queued or found.limited("kv") < _OFTEN:
         return
-    used = f", which was up to {found.kv_most_used:.0%} full" if found.kv_most_used else ""
+    used = f", up to {found.kv_most_used:.0%} full," if found.kv_most_used else ""
     yield Observation(None,
         f"{queued}: the KV cache{used} bound {found.limited('kv'):.0%} of the batches.",
         "--kv-cache-dtype fp8 halves what a token takes; a higher --gpu-memory-utilization gives "

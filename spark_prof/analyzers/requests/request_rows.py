@@ -53,16 +53,16 @@ class Served:
     neither aborted nor failed.
     """
 
-    requests: int
-    whole: int
+    requests: int  # all that the schedulers saw
+    whole: int  # of these, those that the percentiles are of
     aborted: int  # by their client; also where the front end found a stop string
-    failed: int
+    failed: int  # that ended in an error
     cut: int  # the recording began or ended while they ran
     tokenless: int  # that ended without a token, such as of pooling
     prompt_tokens: int  # of all requests that had a first batch
     cached_tokens: int | None  # of these, found in the prefix cache; None where unknown
-    output_tokens: int
-    preemptions: int
+    output_tokens: int  # of all requests
+    preemptions: int  # how often one lost its place in the KV cache
     ttft: Percentiles | None = None
     parts: tuple[FirstTokenPart, ...] = ()
     tpot: Percentiles | None = None  # each request's mean time of a token after the first

@@ -65,7 +65,7 @@ def request_times(bundle: Bundle, scheduler: int, rank: int | None = None) -> pd
 
 def token_gaps(bundle: Bundle, scheduler: int, requests: pd.DataFrame) -> np.ndarray:
     """Microseconds between two batches that gave one of these requests tokens, all together."""
-    engine = bundle.frame("engine", scheduler, ["iteration", "update_ns"])
+    engine = bundle.frame("engine", scheduler, ["iteration", "update_ns", "output_requests"])
     batches = _Batches.of(engine)
     runs = bundle.frame("request_steps", scheduler)
     runs = runs[(runs["output_tokens"] > 0) & runs["request"].isin(requests["request"])]
@@ -73,6 +73,8 @@ def token_gaps(bundle: Bundle, scheduler: int, requests: pd.DataFrame) -> np.nda
     first, last = (runs[name].to_numpy(np.int64) for name in ("first", "last"))
     lengths = np.where(batches.holds(first) & batches.holds(last), last - first + 1, 0)
     lengths = np.maximum(lengths, 0)
+    if lengths.sum() > engine["output_requests"].sum():
+        return np.empty(0)  # damage: a batch gives a request tokens once
     ends = np.cumsum(lengths)
     iterations = np.arange(ends[-1] if len(ends) else 0) + np.repeat(
         first - ends + lengths, lengths

@@ -28,6 +28,7 @@ from spark_prof.analyzers.requests.request_times import (
     token_gaps,
 )
 from spark_prof.traces.bundle import Bundle
+from spark_prof.vocabulary import LIMITS
 
 _BAND = 0.05  # of the requests, on each side of a percentile, whose parts stand for it
 
@@ -119,7 +120,7 @@ def _load(bundle: Bundle, numbers: Sequence[int]) -> dict[str, Any]:
         if type(blocks) is int and blocks > 0:
             used.append(np.clip(1 - free[free >= 0] / blocks, 0.0, 1.0))
     rows = pd.concat(engines, ignore_index=True)
-    limits = Counter(limit for limit in rows["limit"].tolist() if limit)
+    limits = Counter(limit for limit in rows["limit"].tolist() if limit and limit in LIMITS)
     whole = sum(limits.values())
     found: dict[str, Any] = {
         "limits": tuple(

@@ -80,7 +80,7 @@ def in_a_line(report: Report) -> Iterator[str]:
 
 
 def _called(part: FirstTokenPart) -> str:
-    return _NAMES.get(part.name, part.name)
+    return _NAMES.get(part.name, "other")
 
 
 def _rows(found: Served) -> Iterator[_Row]:
@@ -131,6 +131,6 @@ def _intro(found: Served) -> Iterator[str]:
         )
     if found.limits:
         bound = ", ".join(
-            f"{_LIMITS.get(row.limit, row.limit)} {share(row.share)}" for row in found.limits
+            f"{_LIMITS.get(row.limit, _LIMITS['other'])} {share(row.share)}" for row in found.limits
         )
         yield f"What kept more out of the batches: {bound}."

@@ -37,7 +37,7 @@ def test_where_it_is_not_clear_nothing_is_found(changed: dict[str, Any]) -> None
 def test_a_full_kv_cache_is_found_and_not_taken_for_another_limit() -> None:
     report = report_of(LOADED, limits=KV, kv_most_used=1.0)
     [found] = _kv.find(report)
-    assert "up to 100% full bound 60% of the batches" in found.text
+    assert "up to 100% full, bound 60% of the batches" in found.text
     assert list(_queue.find(report)) == []
     assert list(_kv.find(report_of(LOADED))) == []
 
