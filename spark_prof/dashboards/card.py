@@ -65,7 +65,7 @@ def card_of(document: Document) -> Card:
     return Card(
         document.title,
         next(iter(_prose(sections.get("run"))), ""),
-        _prose(sections.get("verdict")),
+        (*filter(None, (document.verdict,)), *_prose(sections.get("verdict"))),
         parts.title if parts else "",
         tuple(map(_bar, parts.rows)) if parts else (),
         kernels.title if kernels else "",

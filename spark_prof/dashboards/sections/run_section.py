@@ -145,6 +145,15 @@ def _clock_set(report: Report) -> str:
     return f"of {every} steps left out: a clock was set"
 
 
+def swapped(report: Report) -> str:
+    """Which kernels ran in place of vLLM's; empty where its own did.
+
+    "Swapped by spark-prof: moe=spark_prof, qkv=mxfp4"
+    """
+    named = [swap.slot + (f"={swap.kernel}" if swap.kernel else "") for swap in report.run.swaps]
+    return f"Swapped by spark-prof: {', '.join(named)}" if named else ""
+
+
 def recording(report: Report) -> Section:
     """Says what was recorded, on what and with what."""
     run = report.run
@@ -156,6 +165,7 @@ def recording(report: Report) -> Section:
         ("Execution", run.execution),
         ("CUDA graphs", graphs_told(report)),
         ("Ranks", parallel_run(report)),
+        ("Swapped", swapped(report).partition(": ")[2]),
         ("Command", run.command),
         ("Source", run.source),
         ("Recorded", ", ".join(part for part in (run.recorded_at, run.backend) if part)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
 from spark_prof.dashboards import cells
@@ -147,16 +145,10 @@ def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
     return (*section.intro, _NO_FLOOR if found.floor_us is None else _FLOOR)
 
 
-def speed_and_distance(report: Report) -> Iterator[str]:
-    """Says how fast the run is, how far from possible, and what the largest part is beyond that."""
+def speed_and_distance(report: Report) -> str:
+    """Says how fast the run is, and how far from possible."""
     found = waterfall_of(report)
-    yield " ".join(filter(None, (_speed(report, found), _distance(report, found))))
-    beyond = [part for part in found.parts if part.kind not in ("floor", "rest")]
-    if found.us and (most := max(beyond, key=lambda part: part.us, default=None)):
-        yield (
-            f"The largest part{' beyond it' if found.floor_us is not None else ''}: "
-            f"{name_of(most, found.of)}, {microseconds(most.us)} ({share(most.us / found.us)})."
-        )
+    return " ".join(filter(None, (_speed(report, found), _distance(report, found))))
 
 
 def title(found: Waterfall) -> str:

@@ -170,7 +170,7 @@ def test_measured_steps_are_those_that_are_stored() -> None:
 def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
     finding = Finding("host-gaps", 0.1, "text", "fix")
     assert "FULL_AND_PIECEWISE" in qwen.run.execution
-    assert " report " in with_next_command(finding, qwen, "timeline").command
+    assert " export " in with_next_command(finding, qwen, "timeline").command
     lesser = replace(qwen, run=replace(qwen.run, execution="CUDA graphs (PIECEWISE)"))
     assert "cudagraph_mode=FULL" in with_next_command(finding, lesser, "timeline").command
 
