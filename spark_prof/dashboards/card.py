@@ -12,7 +12,7 @@ from spark_prof.dashboards.section import Cell, Document, Section
 _PARTS, _KERNELS, _CAVEATS = "parts", "decode_kernels", "caveats"
 _ON_A_CARD = {
     "Role": "Role", "Kernel": "Kernel", "A step": "A step", "In all": "In all",
-    "Of it": "Of bound", "Evidence": "Evidence",
+    "Of bound": "Of bound", "Evidence": "Evidence",
 }  # fmt: skip
 """Columns of kernels for which there is room, and what they are called without the others."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.first_uses import told_first_uses
@@ -43,7 +44,18 @@ from spark_prof.vocabulary import EXCHANGES, FUSES
 
 _FINDINGS, _CAVEATS = SHOWN, 2
 """How many of each are shown."""
-_KERNELS_AND_PARTS = ((7, 7), (6, 7), (5, 7), (5, 6), (4, 6), (4, 5), (3, 5), (3, 4))
+_KERNELS_AND_PARTS = (
+    (7, 7),
+    (6, 7),
+    (6, 6),
+    (6, 5),
+    (5, 5),
+    (5, 4),
+    (4, 4),
+    (3, 4),
+    (3, 3),
+    (2, 3),
+)
 """How many of each are shown, from the first on until all fits on one screen."""
 _MOST_LINES, _COLUMNS = 70, 80
 _BROKEN_TITLE = 12  # characters from which on a title above narrow figures has two lines
@@ -55,6 +67,7 @@ _ENDS = (". ", "; ", ": ", ", ", " (")
 _LEAST_TEXT = 40  # characters below which a beginning says too little
 _LONGEST_NAME = 44
 _LONGEST_ROLE = 25
+_UNITS = {"tensor-core": "tensor", "cuda-core": "CUDA", "copy": "copy"}
 _MUCH_OVERLAP = 0.005  # of a step: less changes no figure that is shown
 _LEAST = 0.01  # of the kernel time: kernels with less are not listed
 
@@ -131,10 +144,13 @@ def changes(
 def _with_same_command(found: Finding, shown: Sequence[Finding], every: Sequence[Finding]) -> str:
     """The findings that are not shown because they end in this one's command."""
     others = [o for o in every if o.command and o.command == found.command and o not in shown]
-    named = [
-        o.key if o.ms_per_token is None else f"{o.key} ({microseconds(1000 * o.ms_per_token)})"
-        for o in others[:_FINDINGS]
-    ]
+    named, before = [], ""
+    for other in others[:_FINDINGS]:
+        # Of several of one rule the first has its name: far-from-memory-floor:qkv, o_proj.
+        name = other.key.partition(":")[2] if other.id == before else other.key
+        gain = other.ms_per_token
+        before = other.id
+        named.append(name if gain is None else f"{name} ({microseconds(1000 * gain)})")
     more = [f"{len(others) - _FINDINGS} more"] if len(others) > _FINDINGS else []
     return ", ".join([*named, *more])
 
@@ -245,10 +261,10 @@ def _kernels(report: Report, most: int) -> Section:
         cells.Text("Role", "role"),
         cells.Name("Kernel", "name"),
         cells.Time("A step" if phase else "In all", "us"),
-        cells.Time("Lower bound", "bound_us"),
-        cells.Share("Of it", lambda row: row.bound_us / row.us if row.bound_us else None),
-        cells.Text("Runs on", "runs_on", optional=True),
-        cells.Text("Evidence", "evidence"),
+        cells.Time("Lower bound", "bound_us", optional=True),
+        cells.Share("Of bound", lambda row: row.bound_us / row.us if row.bound_us else None),
+        cells.Text("Runs on", "runs_on"),
+        cells.Text("Evidence", "evidence", optional=True),
     )
     unit = "Operators" if run_section.on_cpu(report) else "Kernels"
     title = (
@@ -288,9 +304,15 @@ def _of_roles(report: Report) -> Iterator[_Kernel]:
             shorten(name, _LONGEST_NAME),
             row.step_us,
             row.bound_us,
-            " ".join(filter(None, (kernel.engine, kernel.precision))) if kernel else "",
+            _unit(kernel),
             row.owner_basis,
         )
+
+
+def _unit(row: KernelRow | None) -> str:
+    """What computes a kernel, in short: tensor bf16, CUDA; empty where nothing tells."""
+    name = _UNITS.get(row.engine, "") if row else ""
+    return " ".join(filter(None, (name, row.precision if row and name else ""))) or ""
 
 
 def _brief(role: str) -> str:
@@ -305,8 +327,8 @@ def _brief(role: str) -> str:
 
 def _of_run(report: Report) -> Iterator[_Kernel]:
     for row in sorted(report.kernels, key=lambda row: -row.us):
-        name, unit = shorten(short_name(row.name), _LONGEST_NAME), row.precision or ""
-        yield _Kernel(row.component, name, row.us, None, f"{row.engine} {unit}".strip(), row.basis)
+        name = shorten(short_name(row.name), _LONGEST_NAME)
+        yield _Kernel(row.component, name, row.us, None, _unit(row), row.basis)
 
 
 def _caveats(report: Report) -> Iterator[str]:
@@ -341,6 +363,7 @@ def _unproven(report: Report) -> Iterator[str]:
 def _more(report: Report) -> Section:
     source, title = source_word(report.run.source), "More"
     typed = [command("spark-prof", "report", source, "--all"),
+             command("spark-prof", "classify", source),
              command("spark-prof", "explore", source)]  # fmt: skip
     if apart := layer_section.furthest(report):
         layer, us, usual = apart

@@ -178,9 +178,16 @@ def _of_step(step: MeasuredStep, gains: Sequence[Gain], report: Report) -> str:
     slots = [gain for gain in gains if gain.holds]
     known = f"{_of_gains(slots, briefly=False)} " if slots else ""
     return (
-        f"{known}An A/B would tell what these bring together {here}, which was not measured. A "
+        f"{known}An A/B would tell what {_listed(step.side)} bring together {here}, which was not "
+        "measured. A "
         f"step of {step.model} was: on {step.machine} with vLLM {step.vllm}, against {step.stock}."
     )
+
+
+def _listed(side: str) -> str:
+    """The slots of a side in words: layer, o and lm_head."""
+    *most, last = (part.partition("=")[0] for part in side.split(","))
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _of_gains(gains: Sequence[Gain], *, briefly: bool) -> str:

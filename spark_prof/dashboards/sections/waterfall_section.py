@@ -89,13 +89,13 @@ def what_components_lack(found: Waterfall) -> tuple[str, ...]:
     names = {part.component for part in found.parts if part.kind == "component" and part.us > 0}
     kinds = ("drafter", "small", "conversion", "collective")
     apart = [_NAMES[part.kind] for part in found.parts if part.kind in kinds and part.us > 0]
-    beyond = " what its kernels take beyond the lower bound" if found.floor_us else ""
+    beyond = " beyond the lower bound" if found.floor_us else ""
     if not names or not (apart or beyond):
         return ()
     *most, last = apart or [""]
     listed = f"{', '.join(most)} and {last}" if most else last
-    without = f" without {listed}, parts of their own" if apart else ""
-    return (f"A component's part is{beyond}{',' if beyond and apart else ''}{without}.",)
+    without = f" without {listed}" if apart else ""
+    return (f"Components count{beyond}{',' if beyond and apart else ''}{without}.",)
 
 
 def column_of(found: Waterfall) -> str:
