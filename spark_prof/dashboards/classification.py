@@ -41,7 +41,7 @@ def _verdict(rows: Sequence[Classified]) -> str:
     whole = sum(row.us or 0.0 for row in rows)
     if not whole:
         return ""
-    told = []
+    told: list[str] = []
     for unit, us in sorted(_sums(rows, lambda row: row.engine).items(), key=lambda each: -each[1]):
         own = [row for row in rows if row.engine == unit]
         name = _UNITS.get(unit, "where nothing tells its unit")

@@ -218,7 +218,7 @@ _LOW_OCCUPANCY = _shapes(
     "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}",
     "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
     "memory: try {kernel}.",
-    "They read at less than half of a pure read kernel's bandwidth on this GPU; the time above "
+    "They read at less than half of what this GPU's memory delivers; the time above "
     "their lower bound is what more warps could save at most.",
 )
 

@@ -53,7 +53,7 @@ def _far_from_floor(report: Report) -> Iterator[Observation]:
     for row in far[:_MOST]:
         left = row.left_us or 0.0
         reached = (
-            f", {100 * row.of_reached:.0f} % of a pure read kernel's bandwidth"
+            f", {100 * row.of_reached:.0f} % of what this GPU's memory delivers"
             if row.of_reached
             else ""
         )

@@ -111,7 +111,7 @@ def settings(audit: Audit) -> Section:
         cells.Prose("Why", "why", longest=_LONGEST),
         cells.Prose("Instead", "instead", longest=_LONGEST, missing=MISSING),
     )
-    return table("settings", "Settings without effect", audit.settings, columns)
+    return table("settings", "Settings that do nothing", audit.settings, columns)
 
 
 def batches(audit: Audit) -> Section:

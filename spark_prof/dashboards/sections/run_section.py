@@ -150,8 +150,13 @@ def swapped(report: Report) -> str:
 
     "Swapped by spark-prof: moe=spark_prof, qkv=mxfp4"
     """
-    named = [swap.slot + (f"={swap.kernel}" if swap.kernel else "") for swap in report.run.swaps]
+    named = swapped_words(report)
     return f"Swapped by spark-prof: {', '.join(named)}" if named else ""
+
+
+def swapped_words(report: Report) -> list[str]:
+    """The same, a slot a word; of a kernel that only names tell the slot alone."""
+    return [swap.slot + (f"={swap.kernel}" if swap.kernel else "") for swap in report.run.swaps]
 
 
 def recording(report: Report) -> Section:
@@ -176,8 +181,8 @@ def recording(report: Report) -> Section:
         traced = run.imported
         intro = (
             f"{'The trace has no device activity' if traced else 'This engine ran on a CPU'}: the "
-            "rows below are CPU operators, not GPU kernels, and say nothing about how fast a GPU "
-            "would be.",
+            "rows are CPU operators, not GPU kernels, and say nothing about how fast a GPU would "
+            "be.",
         )
     elif run.mode.launches_alone:
         intro = (
