@@ -74,7 +74,8 @@ def _look(finding: Finding, report: Report, page: str) -> Action:
         return Action("export", (source, "-o", "steps.json.gz"))
     # Of a finding that only a log told there is no table.
     section = OWN_SECTIONS.get(finding.id) or SECTIONS[page]
-    if section == "audit" and not (report.audit and report.audit.rows):
+    told = report.audit.rows if report.audit else ()
+    if section == "audit" and not any(row.is_told for row in told):
         section = "recording"
     return Action("report", (source, "--section", section))
 
