@@ -60,8 +60,9 @@ def test_a_layer_is_offered_where_its_step_was_measured(qwen: Report) -> None:
     assert "--b layer=spark_prof,o=spark_prof,lm_head=spark_prof -- " in kept.command
     # It was measured on an H200: on the H100 of this recording an A/B would tell.
     assert kept.measured.startswith(
-        "An A/B would tell what layer, o and lm_head bring together on NVIDIA H100 80GB HBM3 against "
-        "Triton, which was not measured. A step of gpt-oss-20b was: on NVIDIA H200 with vLLM 0.26.0, "
+        "An A/B would tell what layer, o and lm_head bring together on NVIDIA H100 80GB HBM3 "
+        "against Triton, which was not measured. A step of gpt-oss-20b was: on NVIDIA H200 with "
+        "vLLM 0.26.0, "
     )
     assert " ms" not in kept.measured
     assert "--b layer=mxfp4,o=mxfp4,lm_head=mxfp4 -- " in rounded.command
