@@ -39,7 +39,7 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
     columns = (
         cells.Text("Component", "component"),
         *_TIMES,
-        cells.Time("+-", "noise_us"),
+        cells.Time("+-", "noise_us", optional=True),
         cells.Share("Of the gain", lambda row: row.saved_us / total if total else None),
         _Number("Kernels a", "kernels_a", optional=True),
         _Number("Kernels b", "kernels_b", optional=True),

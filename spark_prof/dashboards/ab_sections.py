@@ -99,7 +99,8 @@ def gate(result: Result) -> Section:
     """The logits of both sides over the same tokens, and what they must keep to."""
     columns = (
         Column(""),
-        *numbers("Positions", "Agree", "Ties", "Rest", "KL mean", "KL worst", "Logit"),
+        *numbers("Positions", "Agree", "Ties", "Rest", "KL mean"),
+        *numbers("KL worst", "Logit", optional=True),
         Column("Verdict"),
     )
     rows = tuple(

@@ -29,7 +29,8 @@ def test_a_result_is_drawn_and_written(run: Run, tmp_path: Path) -> None:
     whole = render_ab(FASTER, Layout(), source="result.json")
     assert run("result.json", "--all")[1].rstrip("\n") == whole.rstrip("\n")
     assert run("result.json", "-o", "page.html")[0] == 0
-    assert (tmp_path / "page.html").read_text() == render_ab(FASTER, Layout("html"))
+    page = render_ab(FASTER, Layout("html"), source="result.json")
+    assert (tmp_path / "page.html").read_text() == page
 
 
 def test_what_is_refused(refuses: Refuses, tmp_path: Path) -> None:
