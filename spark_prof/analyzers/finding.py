@@ -17,7 +17,7 @@ _LONGEST = 60  # characters of a subject in a key
 class Action:
     """What a command of spark-prof does for a finding, apart from the engine that it starts."""
 
-    verb: Literal["ab", "record", "doctor", "report"]
+    verb: Literal["ab", "record", "doctor", "report", "export"]
     options: tuple[str, ...] = ()  # such as --b moe=spark_prof
     side: str = ""  # of ab: what is to be tried on the engine as it is
 

@@ -44,6 +44,8 @@ Words = tuple[str, ...]
 _PREFIXES = {prefix.name: prefix for prefix in PREFIXES}
 _PYTHON = re.compile(r"python(3(\.[0-9]{1,2})?)?")
 _VERBS = (("serve",), ("bench", "latency"), ("bench", "throughput"))
+PLACE = "MODEL"
+"""What stands for a model whose path the recording leaves out, or gives by its last name alone."""
 _SEVERAL = frozenset(name for name, shape in RECORDED_OPTIONS.items() if "( " in shape)
 """Options that take several words."""
 
@@ -145,10 +147,11 @@ def recorded_engine(words: Sequence[str], model: str) -> Words:
     if "--model" in words[:-1]:
         return ("vllm", "serve", *words[words.index("--model") + 1 :])
     if names and names[0] == model:
-        return tuple(words)
-    return (
-        next((word for word in words if PurePath(word).name == model and model), model or "MODEL"),
-    )
+        return (words[0] if "/" in words[0] else PLACE, *words[1:])
+    named = (word for word in words if word == HIDDEN or (model and PurePath(word).name == model))
+    found = next(named, model or PLACE)
+    # A name alone that a script was given is neither a folder nor on the hub.
+    return (found if "/" in found or found not in (HIDDEN, *words) else PLACE,)
 
 
 def _started(words: list[str]) -> list[str]:
@@ -213,7 +216,7 @@ def _module(name: str, words: list[str]) -> list[str]:
             option, words = _options(words, DEMO_OPTIONS, most=1)
             kept += option
         else:
-            kept.append(_let_through(MODEL, words[0]))
+            kept.append(PLACE if words[0] == HIDDEN else _let_through(MODEL, words[0]))
             words = words[1:]
     return kept
 
@@ -291,7 +294,7 @@ def _arguments(words: list[str]) -> list[str]:
         if not word.startswith("-"):
             if model:
                 raise _RefusedError
-            model = _let_through(MODEL, word)
+            model = PLACE if word == HIDDEN else _let_through(MODEL, word)
             kept.append(model)
             words = words[1:]
             continue

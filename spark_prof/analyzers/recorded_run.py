@@ -14,6 +14,7 @@ import pandas as pd
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.traces.bundle import Bundle, is_import, table_file
 from spark_prof.traces.execution import Execution
+from spark_prof.traces.swapped import SwappedSlot
 
 _SINCE_EPOCH_NS = 10**18  # times before this, in 2001, count from something else than the epoch
 NOTHING = "nothing"  # what tells the steps of a recording in which no step is known
@@ -42,6 +43,7 @@ class Run:
     training: bool = False  # whether gradients were computed
     model_name: str = ""  # the last name of the model's path, which is in `model` with more
     architecture: str = ""  # the model's class, such as LlamaForCausalLM
+    swaps: tuple[SwappedSlot, ...] = ()  # where kernels of this package ran, not vLLM's
 
     @property
     def mode(self) -> Execution:

@@ -69,6 +69,7 @@ from spark_prof.analyzers.step_accounting import (
     sum_by_group,
 )
 from spark_prof.analyzers.step_time import attributed_time, token_ledgers
+from spark_prof.analyzers.swapped_run import swaps_of
 from spark_prof.analyzers.timed_steps import timed_steps
 from spark_prof.analyzers.token_time import DECODING, FEWEST_TIMED
 from spark_prof.analyzers.views.waterfall import beside_waterfall
@@ -83,6 +84,7 @@ from spark_prof.traces.execution import Execution
 from spark_prof.traces.foreign import is_impossible
 from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
+from spark_prof.traces.swapped import layers_of, tensors_of
 from spark_prof.vocabulary import PHASES
 
 _ENOUGH_LAYERS = 0.95
@@ -182,6 +184,7 @@ def _summary(
         # What has the rows of one step is the whole recording.
         summary = replace(summary, count=0, unknown=0, unknown_us=None, host_gap_us=None)
     by_kernel = kernel_rows(sums, evidence.label)
+    run = replace(run, swaps=swaps_of(bundle, rank, by_kernel))
     coverage = coverage_of(sums, by_kernel)
     accounting = books(steps) if timed else ()
     if not run.tells_steps:
@@ -196,7 +199,7 @@ def _summary(
         collectives, shares = collectives_of(bundle)
     of_tokens = () if summary.token is None else (summary.token, *summary.batches)
     config = mapping_in(bundle.facts(rank), "model_config")
-    weights = bundle.frame("layers", rank, ["component", "bytes"])
+    weights = layers_of(bundle, rank)[["component", "bytes"]]
     counters = counters_of(samples, placed, steps, weights, config)
     # What looks at every kernel once more; NumPy lets the cores share it.
     with ThreadPoolExecutor(cores()) as pool:
@@ -548,8 +551,8 @@ def _wall_us(steps: pd.DataFrame, batch: int | None) -> float:
 
 
 def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
-    layers = bundle.frame("layers", rank)
-    stored = stored_as(bundle.frame("tensors", rank))
+    layers = layers_of(bundle, rank)
+    stored = stored_as(tensors_of(bundle, rank))
     narrow = {path: form for path, form in stored.items() if (bits_of(form) or 16) < 16}
     layers = layers.assign(format=[narrow.get(path, "") for path in layers["path"]])
     keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape", "format"]

@@ -201,11 +201,19 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
         )
     rates = f"at most {_rate(a)} against {_rate(b)} tokens/s"
     most, least = (a, b) if more > 0 else (b, a)
-    apart = _most_apart(most, least, lambda part: part.bytes)
+    apart = _most_apart(most, least, _bytes)
     why = ""
     if apart and abs(more) >= 0.005:
         forms = [part.format if part else "none" for part in (a.part(apart), b.part(apart))]
-        why = f"; most of it is {apart} ({forms[0]} against {forms[1]})"
+        own = _apart(most, least, apart, _bytes)
+        against = f"({forms[0]} against {forms[1]})"
+        why = f"; {_of_it(own, abs(a.bytes - b.bytes))} is {apart} {against}"
+        if own > abs(a.bytes - b.bytes):
+            # What others save cannot make a part larger than the whole.
+            why = (
+                f"; {most.name}'s {apart} {against} reads {own / 1e9:.2f} GB more, the rest of it "
+                "less"
+            )
     on = f"each of {a.ranks} {gpu.name}" if a.ranks == b.ranks > 1 else gpu.name
     verb = "is" if a.fits and b.fits else "would be"
     return f"{text}{why}. On {on} that {verb} {rates}."
@@ -236,23 +244,38 @@ def _of_time(a: Side, b: Side) -> str:
         known = part.of_bound is not None and part.of_bound > _SAME
         at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if known else ""
         kernel = f" ({part.kernel}{at})" if part.kernel else ""
-        where = part.component.replace("_", " ")
-        text += f" Most of the kernels' part is {owner.name}'s {where}{kernel}."
+        where = f"{owner.name}'s {part.component.replace('_', ' ')}{kernel}"
+        own = _apart(owner, other, part.component, _beyond)
+        of_it = _of_it(own, abs(beyond)).capitalize().replace(" it", " the kernels' part")
+        text += (
+            f" {of_it} is {where}."
+            if own <= abs(beyond)
+            else f" {where} takes {written_time(own)} more, other kernels less."
+        )
     if eager and a.us and b.us:
         whole = [
             f"{side.name} {written_time(side.us or 0.0)} ({written_time(side.waits_us)} waiting)"
             for side in (a, b)
         ]
-        mostly = abs(a.waits_us - b.waits_us) > abs(a.kernels_us - b.kernels_us)
+        waiting, running = a.waits_us - b.waits_us, a.kernels_us - b.kernels_us
+        cause = ""
+        if abs(waiting) > abs(running):
+            cause = ": most of that difference is launches"
+            if waiting * running < 0:  # they differ by more than the whole
+                cause = ": launches make that difference, kernels go the other way"
         text += (
             f" Launches are left out of that as a side ran eagerly; with them {', '.join(whole)}"
-            f"{': most of that difference is launches' if mostly else ''}."
+            f"{cause}."
         )
     return text
 
 
 def _compared_us(side: Side, eager: bool) -> float:
     return side.kernels_us if eager else side.us or 0.0
+
+
+def _bytes(part: Part) -> float:
+    return part.bytes
 
 
 def _beyond(part: Part) -> float:
@@ -308,11 +331,18 @@ def next_of(
 def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:
     names = dict.fromkeys(part.component for side in (a, b) for part in side.parts)
 
-    def difference(name: str) -> float:
-        values = [figure(part) if (part := side.part(name)) else 0.0 for side in (a, b)]
-        return values[0] - values[1]
+    return max(names, key=lambda name: _apart(a, b, name, figure), default="")
 
-    return max(names, key=difference, default="")
+
+def _apart(a: Side, b: Side, name: str, figure: Callable[[Part], float]) -> float:
+    """By how much a component's figure is larger on side a."""
+    values = [figure(part) if (part := side.part(name)) else 0.0 for side in (a, b)]
+    return values[0] - values[1]
+
+
+def _of_it(part: float, whole: float) -> str:
+    """How much of a whole the largest of its parts is."""
+    return "most of it" if part > whole / 2 else "the largest part of it"
 
 
 def _rate(side: Side) -> str:

@@ -47,7 +47,7 @@ _COMMANDS = (
      "ab --b moe=spark_prof -- vllm serve MODEL"),
     (tune, "Search what makes an engine faster, measured and confirmed.",
      "tune --minutes 20 -- vllm serve MODEL"),
-    (doctor, "Kernels chosen and why, settings without effect, limits.",
+    (doctor, "Kernels chosen and why, settings that do nothing, limits.",
      "doctor serve.log --gpu gb10"),
     (classify, "Tensor cores or not, in which precision, on what evidence.",
      "classify my-run"),

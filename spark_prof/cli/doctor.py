@@ -145,7 +145,7 @@ def doctor(
         bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything was found.")
     ] = False,
 ) -> None:
-    """Say which kernels were chosen and why, settings without effect, and what would be faster."""
+    """Say which kernels were chosen and why, settings that do nothing, and what would be faster."""
     drawn_as = laid_out(format, out, limit, section)
     if list_issues:
         put(_known_issues(drawn_as), out)
@@ -190,15 +190,14 @@ def diagnose(
     started = _started(source, container)
     if source == _PIPED:
         source, log = None, Path(_PIPED)
-    source, log, model = _recognised(None if started else source, log, model)
-    read = _read_log(log) if log else None
+    source, read, model = _recognised(None if started else source, log, model)
     audit: Audit | None = None
     findings: tuple[Finding, ...] = ()
     if source is not None:
         audit, findings = _of_source(source, rank, read)
     elif read is not None:
         on = ("--gpu", named.short) if named else ()
-        again = command("spark-prof", "doctor", "--log", str(log), *on)
+        again = command("spark-prof", "doctor", "--log", str(log or read.path), *on)
         audit, findings = _of_log(read, named, again)
     measured = _measured() if measure else None
     first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
@@ -208,7 +207,7 @@ def diagnose(
         else None
     )
     machine = None
-    if source is None and log is None and model is None and not measure:
+    if source is None and read is None and model is None and not measure:
         from spark_prof.analyzers.fallbacks.machine_checks import machine_findings
         from spark_prof.profiler.installed import installed, installed_in
 
@@ -260,7 +259,12 @@ def _started(source: str | None, container: list[str] | None) -> list[str]:
         kind = recognise(words).kind
     except CommandError as error:
         raise CommandError(
-            f"{error}; doctor takes one source, or -- docker run ... IMAGE"
+            "doctor takes one source, or -- docker run ... IMAGE; "
+            + (
+                f"here that may be: spark-prof doctor {container[0]}"
+                if Path(container[0]).exists()
+                else str(error)
+            )
         ) from error
     if kind != "container":
         raise CommandError(
@@ -272,29 +276,38 @@ def _started(source: str | None, container: list[str] | None) -> list[str]:
 
 def _recognised(
     source: str | None, log: Path | None, model: str | None
-) -> tuple[str | None, Path | None, str | None]:
-    """The source as what it is: a recording, a log or a model."""
+) -> tuple[str | None, EngineLog | None, str | None]:
+    """The source as what it is: a recording, a log or a model; a log is read once."""
     from spark_prof.traces.checkpoint import is_model, model_folder
+    from spark_prof.traces.formats import FormatError, UnknownFormatError
     from spark_prof.traces.readers.engine_log import read_engine_log
     from spark_prof.traces.resolve import LoadTest, resolve
 
+    given = _read_log(log) if log else None
     if source is None:
-        return source, log, model
+        return source, given, model
     if model is None and is_model(source):
-        return None, log, source
+        return None, given, source
     path = Path(source)
     try:
         found = resolve(source)
-    except CommandError:
-        if log is None and path.is_file() and read_engine_log(path).tells:
-            return None, path, model
+    except CommandError as error:
+        # Whatever looked for a format of traces may have read it as a log already.
+        read = error.log if isinstance(error, FormatError) else None
+        if log is None and path.is_file() and (read := read or read_engine_log(path)).tells:
+            return None, read, model
         if not path.exists():
             model_folder(source)  # says where a model of that name would be
+        if isinstance(error, UnknownFormatError):
+            raise CommandError(
+                f"{source} is no log of vLLM or SGLang, no recording or trace, and no model; "
+                "doctor reads one of these, or docker logs NAME 2>&1 | spark-prof doctor -"
+            ) from error
         raise
     # What a server writes while it serves is what load generators print, too.
-    if isinstance(found, LoadTest) and log is None and read_engine_log(path).tells:
-        return None, path, model
-    return source, log, model
+    if isinstance(found, LoadTest) and log is None and (read := read_engine_log(path)).tells:
+        return None, read, model
+    return source, given, model
 
 
 def gpu_named(name: str | None) -> Gpu | None:

@@ -105,7 +105,8 @@ def report(
             from spark_prof.ab.result import read_result
             from spark_prof.dashboards.ab_report import render_ab
 
-            put(render_ab(read_result(named.file), drawn_as, whole=all_sections), out)
+            result = read_result(named.file)
+            put(render_ab(result, drawn_as, whole=all_sections, source=str(named.file)), out)
         return
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import render_report

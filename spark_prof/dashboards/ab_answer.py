@@ -16,7 +16,7 @@ from spark_prof.ab.result import (
     has_random_weights,
     outcome_of,
 )
-from spark_prof.ab.statistics import Interval
+from spark_prof.ab.statistics import Effect, Interval
 from spark_prof.dashboards.units import (
     MISSING,
     Figure,
@@ -86,6 +86,11 @@ def doubts(result: Result) -> Iterator[str]:
     others = result.machine.others
     if busy := kept_busy(others.highest if others else None):
         yield f"Meanwhile {busy}."
+
+
+def shown_effect(effect: Effect) -> str:
+    """What a side is, in a word of a table: faster, slower, no effect, unclear."""
+    return "unclear" if effect == "not told" else effect
 
 
 def kept_busy(processors: float | None) -> str:
@@ -173,7 +178,7 @@ def _answer(result: Result) -> str:
     gain = f"(gain {_factor(run.estimate.gain)}, 95 % {interval(run.estimate.gain)})"
     if outcome == "not told":
         more = "--seconds" if run.estimate.apart is None else "--starts"
-        return f"whether {b} is faster {than} is undecided {gain} {where}; give more {more}{tail}"
+        return f"it is unclear whether {b} is faster {than} {gain} {where}; give more {more}{tail}"
     return f"{b} is not faster {than}: no effect {unit} was seen {gain} {where}{tail}"
 
 

@@ -39,7 +39,7 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
     columns = (
         cells.Text("Component", "component"),
         *_TIMES,
-        cells.Time("+-", "noise_us"),
+        cells.Time("+-", "noise_us", optional=True),
         cells.Share("Of the gain", lambda row: row.saved_us / total if total else None),
         _Number("Kernels a", "kernels_a", optional=True),
         _Number("Kernels b", "kernels_b", optional=True),
@@ -130,7 +130,7 @@ def _ran(proofs: Sequence[LayerProof]) -> Iterator[tuple[str, str, str]]:
             if names:
                 evidence.append(f"{word}: {_names(names)}")
         evidence += list(dict.fromkeys(each.why for each in found if each.why))[:_MOST_NAMES]
-        holds = "no" if absent else "yes" if len(ran) == len(found) else "not told"
+        holds = "no" if absent else "yes" if len(ran) == len(found) else "unknown"
         claim = f"{slot}: the kernel of {side} ran in every layer"
         yield clean(claim), holds, clean("; ".join(evidence))
 
@@ -155,9 +155,9 @@ def _other_kernels(what: str, found: Sequence[KernelGain]) -> Iterator[tuple[str
 def _adds_up(found: Attribution, has_gain: bool) -> tuple[str, str, str]:
     claim = "Components add up to the measured gain within 3 %"
     if found.gain_us is None:
-        return claim, "not told", "the step was not measured without recording"
+        return claim, "unknown", "the step was not measured without recording"
     if found.residual_us is None:
-        return claim, "not told", "the device waits for the host, which recording slows down"
+        return claim, "unknown", "the device waits for the host, which recording slows down"
     residual = microseconds(found.residual_us)
     if not has_gain and (gain_us := found.device_gain_us):
         part = found.residual_us / gain_us
@@ -168,13 +168,13 @@ def _adds_up(found: Attribution, has_gain: bool) -> tuple[str, str, str]:
         )
         return claim, "yes" if abs(part) <= WITHIN else "no", evidence
     if not has_gain:
-        return claim, "not told", f"no gain to add up to; residual {residual}"
+        return claim, "unknown", f"no gain to add up to; residual {residual}"
     of_it = "" if found.residual_share is None else f", {share(found.residual_share)} of it"
     evidence = (
         f"{microseconds(found.explained_us)} of {microseconds(found.gain_us)}, residual "
         f"{residual}{of_it}"
     )
-    holds = {True: "yes", False: "no", None: "not told"}[found.adds_up]
+    holds = {True: "yes", False: "no", None: "unknown"}[found.adds_up]
     return claim, holds, evidence
 
 

@@ -19,19 +19,20 @@ from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Document, Section
 
 
-def render_ab(result: Result, layout: Layout, *, whole: bool = True) -> str:
+def render_ab(result: Result, layout: Layout, *, whole: bool = True, source: str = "") -> str:
     """Draws a result, of a run that finished or did not, in a format.
 
     Args:
         whole: every section; without it, and where none is asked for, text and Markdown have one
             screen.
+        source: the file that it was read from; empty where it has none yet.
     """
     if layout.kind == "json":
         encoded = msgspec.json.encode(bounded_record(_record(result), layout.bounds))
         return msgspec.json.format(encoded, indent=2).decode() + "\n"
-    drawn = partial(document, result, each_layer=layout.kind == "html")
+    drawn = partial(document, result, each_layer=layout.kind == "html", source=source)
     if layout.kind != "html" and not (whole or layout.bounds.sections):
-        drawn = partial(short_ab, result, layout.width)
+        drawn = partial(short_ab, result, layout.width, source)
     return draw(drawn, dict, layout, lambda: ab_figures(result))
 
 
@@ -46,15 +47,16 @@ def _record(result: Result) -> dict[str, Any]:
     }
 
 
-def document(result: Result, *, each_layer: bool) -> Document:
+def document(result: Result, *, each_layer: bool, source: str = "") -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
-    sections = _sections(result, each_layer)
+    sections = _sections(result, each_layer, source)
     return section.document(answer(result), headline(result), sections, doubts(result))
 
 
-def _sections(result: Result, each_layer: bool) -> Iterator[Section]:
+def _sections(result: Result, each_layer: bool, source: str) -> Iterator[Section]:
     yield ab_sections.compared(result)
     yield ab_sections.gains(result)
+    yield ab_sections.serving(result, source)
     yield ab_sections.itself(result)
     yield ab_sections.gate(result)
     yield ab_sections.text(result)

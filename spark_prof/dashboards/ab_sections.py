@@ -22,10 +22,11 @@ from spark_prof.ab.result import (
     outcome_of,
 )
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
+from spark_prof.analyzers.typed_command import NONE, command
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.ab_answer import agreement, interval, step_time, what_ran
+from spark_prof.dashboards.ab_answer import agreement, interval, shown_effect, step_time, what_ran
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.section import Column, Section, listed, pairs, table
+from spark_prof.dashboards.section import Column, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import MISSING, between, count, counted, figure, share, size
 
 _MOST_LINES = 3
@@ -56,7 +57,7 @@ def gains(result: Result) -> Section:
         _Factor("Gain", "estimate.gain.value"),
         cells.Text("95 %", lambda run: interval(run.estimate.gain)),
         cells.Written("Detectable", lambda run: _smallest(result, run)),
-        cells.Text("b is", lambda run: "not counted" if failed else effect_of(run, result.aa)),
+        cells.Text("b is", lambda run: "not counted" if failed else _effect(result, run)),
         _StepTime("Saved", "estimate.saved_us.value", optional=True),
         cells.Text("95 %", lambda run: _span(run.estimate.saved_us), optional=True),
         cells.Count(
@@ -88,7 +89,7 @@ def itself(result: Result) -> Section:
     if any(run.captured_again for run in result.aa):
         intro.append(
             "Captured again: CUDA graphs of the same kernels elsewhere in memory. A steady "
-            "difference there is no fault; no effect below it, or below "
+            "difference there is no fault; no gain below it, or below "
             f"{share(CAPTURES_APART)}, is claimed."
         )
     return table("ab_itself", "Side a against itself", result.aa, columns, intro)
@@ -98,7 +99,8 @@ def gate(result: Result) -> Section:
     """The logits of both sides over the same tokens, and what they must keep to."""
     columns = (
         Column(""),
-        *numbers("Positions", "Agree", "Ties", "Rest", "KL mean", "KL worst", "Logit"),
+        *numbers("Positions", "Agree", "Ties", "Rest", "KL mean"),
+        *numbers("KL worst", "Logit", optional=True),
         Column("Verdict"),
     )
     rows = tuple(
@@ -228,6 +230,17 @@ def left_out(result: Result) -> Section:
     return Section("ab_left_out", "Not counted", columns, rows)
 
 
+def serving(result: Result, source: str) -> Section:
+    """How to serve side b, where it is faster and the gate has passed.
+
+    Args:
+        source: the result's file, as it was named; empty where nobody named one.
+    """
+    typed = command("spark-prof", "ab", "--apply", "--", source) if source else NONE
+    lines = [typed] if outcome_of(result) == "faster" else []
+    return commands("ab_apply", "To serve b", lines)
+
+
 def missing(result: Result) -> Section:
     """What could not be measured."""
     return listed("ab_missing", "Not measured", (result.failure, *result.missing), _LONGEST)
@@ -322,14 +335,26 @@ def _left_out(name: str, estimate: Estimate) -> list[tuple[str, str, str]]:
     return rows
 
 
+def _effect(result: Result, run: Run) -> str:
+    return shown_effect(effect_of(run, result.aa))
+
+
 def _gate_rows(name: str, verdict: Verdict) -> Iterator[tuple[str, ...]]:
-    yield (f"{name}, a and b", *_figures(verdict.figures), "passed" if verdict.passed else "FAILED")
+    yield (f"{name}, a and b", *_figures(verdict.figures), _gate_word(verdict))
     if verdict.floor:
         yield (f"{name}, a rounded", *_figures(verdict.floor), "")
     if bounds := verdict.bounds:
         clear = share(bounds.clear_agreement) if bounds.clear_agreement else MISSING
         most = map(_small, (bounds.kl_mean, bounds.kl_worst, bounds.worst))
         yield (f"{name}, bounds", "", "", "", clear, *most, "")
+
+
+def _gate_word(verdict: Verdict) -> str:
+    """What becomes of a gate: a side that computes with other bits may answer otherwise."""
+    if not verdict.passed:
+        return "FAILED"
+    agree = verdict.figures.agreement if verdict.figures else None
+    return "differs" if verdict.bits == "changed" and agree is not None and agree < 1 else "passed"
 
 
 def _figures(found: Figures | None) -> tuple[str, ...]:

@@ -16,25 +16,26 @@ _TEXTS = (400, 250, 160)
 """Characters of a line about what is missing; as many as fit."""
 
 
-def short_ab(result: Result, width: int) -> Document:
+def short_ab(result: Result, width: int, source: str = "") -> Document:
     """The fullest document about a result that fits on one screen.
 
     short_ab(read_result(path), width=100).title
     """
     return fitting(
-        (_document(result, rows, longest) for longest in _TEXTS for rows in _ROWS), width
+        (_document(result, rows, longest, source) for longest in _TEXTS for rows in _ROWS), width
     )
 
 
-def _document(result: Result, rows: int, longest: int) -> Document:
+def _document(result: Result, rows: int, longest: int, source: str) -> Document:
     return section.document(
-        answer(result), headline(result), _sections(result, rows, longest), doubts(result)
+        answer(result), headline(result), _sections(result, rows, longest, source), doubts(result)
     )
 
 
-def _sections(result: Result, rows: int, longest: int) -> Iterator[Section]:
+def _sections(result: Result, rows: int, longest: int, source: str) -> Iterator[Section]:
     yield ab_sections.compared(result)
     yield first_rows(replace(ab_sections.gains(result), intro=()), rows)
+    yield ab_sections.serving(result, source)
     yield first_rows(_gate(result), rows)
     yield first_rows(replace(ab_sections.text(result, floor=False), intro=()), rows)
     yield first_rows(ab_sections.reasons(result), rows)

@@ -12,7 +12,7 @@ from spark_prof.dashboards.section import Cell, Document, Section
 _PARTS, _KERNELS, _CAVEATS = "parts", "decode_kernels", "caveats"
 _ON_A_CARD = {
     "Role": "Role", "Kernel": "Kernel", "A step": "A step", "In all": "In all",
-    "Of it": "Of bound", "Evidence": "Evidence",
+    "Of bound": "Of bound", "Evidence": "Evidence",
 }  # fmt: skip
 """Columns of kernels for which there is room, and what they are called without the others."""
 
@@ -65,7 +65,7 @@ def card_of(document: Document) -> Card:
     return Card(
         document.title,
         next(iter(_prose(sections.get("run"))), ""),
-        _prose(sections.get("verdict")),
+        (*filter(None, (document.verdict,)), *_prose(sections.get("verdict"))),
         parts.title if parts else "",
         tuple(map(_bar, parts.rows)) if parts else (),
         kernels.title if kernels else "",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spark_prof.analyzers.classify.classifier import kernel_id
@@ -12,7 +12,7 @@ from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section, document, table
 from spark_prof.dashboards.sections.kernel_section import products, ran_on
-from spark_prof.dashboards.units import count, shorten
+from spark_prof.dashboards.units import count, share, shorten
 
 _LONGEST_TITLE = 120
 
@@ -26,7 +26,47 @@ def _document(source: str, rows: Sequence[Classified]) -> Document:
     engines = Counter(sorted(row.engine for row in rows))
     headline = {"kernels": count(len(rows))} | {name: count(n) for name, n in engines.items()}
     title = f"spark-prof: {shorten(source, _LONGEST_TITLE)}"
-    return document(title, headline.items(), [_section(rows)])
+    return document(title, headline.items(), [_section(rows)], verdict=_verdict(rows))
+
+
+_UNITS = {"tensor-core": "on tensor cores", "cuda-core": "on CUDA cores", "copy": "of copies"}
+
+
+def _verdict(rows: Sequence[Classified]) -> str:
+    """The share of the time on tensor cores, by precision; empty where nothing tells times.
+
+    "77.1 % of the kernel time is on tensor cores (bf16 77.1 %; 54.0 % with fp4 weights), 22.9 % on
+    CUDA cores."
+    """
+    whole = sum(row.us or 0.0 for row in rows)
+    if not whole:
+        return ""
+    told: list[str] = []
+    for unit, us in sorted(_sums(rows, lambda row: row.engine).items(), key=lambda each: -each[1]):
+        own = [row for row in rows if row.engine == unit]
+        name = _UNITS.get(unit, "where nothing tells its unit")
+        text = f"{share(us / whole)}{'' if told else ' of the kernel time is'} {name}"
+        precisions = _of_whole(own, lambda row: row.precision or "precision unknown", whole)
+        narrow = [row for row in own if row.weights]
+        weights = _of_whole(narrow, lambda row: f"{row.weights} weights", whole)
+        if unit == "tensor-core":
+            told.append(f"{text} ({'; '.join(filter(None, (precisions, weights)))})")
+        else:
+            told.append(text)
+    return f"{', '.join(told)}."
+
+
+def _sums(rows: Iterable[Classified], key: Callable[[Classified], str]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for row in rows:
+        if row.us:
+            found[key(row)] += row.us
+    return found
+
+
+def _of_whole(rows: Iterable[Classified], key: Callable[[Classified], str], whole: float) -> str:
+    ranked = sorted(_sums(rows, key).items(), key=lambda each: -each[1])
+    return ", ".join(f"{name} {share(us / whole)}" for name, us in ranked)
 
 
 def _section(rows: Sequence[Classified]) -> Section:

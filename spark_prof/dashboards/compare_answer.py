@@ -11,6 +11,7 @@ from spark_prof.analyzers.comparing.outcome import Outcome, change_of, outcome_o
 from spark_prof.analyzers.step_time import GAPS
 from spark_prof.dashboards.compare_gate import by_share, by_us, shown_part, span_of_share
 from spark_prof.dashboards.compare_obstacle import why_not
+from spark_prof.dashboards.sections.run_section import swapped_words
 from spark_prof.dashboards.units import clean, count, microseconds, shorten
 
 LONGEST_NAME = 40  # characters of what a side is called
@@ -129,12 +130,27 @@ def _besides(found: Comparison, phase: PhaseComparison, outcome: Outcome) -> lis
         elif kernels.sure and kernels.a > 0 and not _same_way(kernels, change):
             word = "slower" if kernels.us > 0 else "faster"
             told.append(f"; the kernels alone are {by_share(kernels).lstrip('+-')} {word}")
+    told += _swapped(found)
     if contexts_differ(phase):
         a, b = phase.context_tokens
         told.append(f"; contexts differ, {a:,.0f} and {b:,.0f} tokens")
     if phase.fewest < FEWEST["median"]:
         told.append(f"; only {phase.fewest} steps of a side")
     return told
+
+
+def _swapped(found: Comparison) -> list[str]:
+    """What kernels of this package run on one side and not on the other."""
+    ours, theirs = ({*swapped_words(side.report)} for side in (found.a, found.b))
+    if ours == theirs:
+        return []
+    sides = zip(shown_names(found), (found.a, found.b), (theirs, ours), strict=True)
+    own = [
+        f"{name} has {', '.join(word for word in swapped_words(side.report) if word not in other)}"
+        for name, side, other in sides
+        if {*swapped_words(side.report)} - other
+    ]
+    return [f"; swapped: {' and '.join(own)}"]
 
 
 def _same_way(kernels: Change, change: Change) -> bool:
@@ -145,7 +161,7 @@ def _undecided(change: Change) -> str:
     within = max(map(abs, change.shares))
     if not math.isfinite(within):
         return ""
-    return f"; a change within {100 * within:.1f} % is undecided"
+    return f"; scatter hides a change of up to {100 * within:.1f} %"
 
 
 def _not_comparable(found: Comparison, phase: PhaseComparison, obstacle: Obstacle) -> str:

@@ -74,11 +74,11 @@ def span_of_share(change: Change) -> str:
 
 
 def verdict(change: Change) -> str:
-    """What a change is: slower or faster where noise cannot explain it; a dash if it is unknown."""
+    """What a change is: slower or faster beyond the scatter, else unclear; a dash if unknown."""
     if not math.isfinite(change.low):
         return MISSING
     if not change.sure:
-        return "noise"
+        return "unclear"
     return "slower" if change.us > 0 else "faster"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.charts import Plot
+from spark_prof.dashboards.report_verdict import verdict_of
 from spark_prof.dashboards.section import Document, document, listed
 from spark_prof.dashboards.sections import (
     audit_section,
@@ -50,7 +51,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     parts_of_a_token = (waterfall_section.waterfall(report),) if report.tokens else ()
     components = token_section.ledger if report.tokens else time_section.components
     sections = (
-        listed("verdict", "", waterfall_section.speed_and_distance(report)),
+        listed("verdict", "", (waterfall_section.speed_and_distance(report),)),
         *parts_of_a_token,
         *changes(report.findings),
         roofline_section.kernels(report),
@@ -89,7 +90,8 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         run_section.notes(report),
     )
     title, headline = run_section.title(report), run_section.headline(report)
-    return document(title, headline, sections, run_section.caveats(report))
+    caveats, verdict = run_section.caveats(report), verdict_of(report)
+    return document(title, headline, sections, caveats, verdict)
 
 
 def figures(report: Report) -> dict[str, Plot]:

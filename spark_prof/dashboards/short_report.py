@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.first_uses import told_first_uses
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.note import about
+from spark_prof.analyzers.recorded_command import PLACE
 from spark_prof.analyzers.typed_command import Command, command, commented, source_word
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
+from spark_prof.dashboards.report_verdict import (
+    SHOWN,
+    shown_findings,
+    verdict_of,
+)
 from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
 from spark_prof.dashboards.sections import (
     issue_section,
@@ -35,9 +42,20 @@ from spark_prof.dashboards.units import clean, counted, microseconds, share, sho
 from spark_prof.rules.components import part_of
 from spark_prof.vocabulary import EXCHANGES, FUSES
 
-_FINDINGS, _CAVEATS = 3, 2
+_FINDINGS, _CAVEATS = SHOWN, 2
 """How many of each are shown."""
-_KERNELS_AND_PARTS = ((7, 7), (6, 7), (5, 7), (5, 6), (4, 6), (4, 5), (3, 5), (3, 4))
+_KERNELS_AND_PARTS = (
+    (7, 7),
+    (6, 7),
+    (6, 6),
+    (6, 5),
+    (5, 5),
+    (5, 4),
+    (4, 4),
+    (3, 4),
+    (3, 3),
+    (2, 3),
+)
 """How many of each are shown, from the first on until all fits on one screen."""
 _MOST_LINES, _COLUMNS = 70, 80
 _BROKEN_TITLE = 12  # characters from which on a title above narrow figures has two lines
@@ -49,6 +67,7 @@ _ENDS = (". ", "; ", ": ", ", ", " (")
 _LEAST_TEXT = 40  # characters below which a beginning says too little
 _LONGEST_NAME = 44
 _LONGEST_ROLE = 25
+_UNITS = {"tensor-core": "tensor", "cuda-core": "CUDA", "copy": "copy"}
 _MUCH_OVERLAP = 0.005  # of a step: less changes no figure that is shown
 _LEAST = 0.01  # of the kernel time: kernels with less are not listed
 
@@ -62,13 +81,14 @@ def short_report(report: Report) -> Document:
         listed("verdict", "", _verdict(report)),
         listed("run", "Recorded", _recorded(report), _LONGEST_RUN),
         token_time_section.by_batch(report),
-        *changes(_worth_most(report.findings), _LONGEST_TEXT, report.findings),
+        *changes(shown_findings(report.findings), _LONGEST_TEXT, report.findings),
     )
     issues = issue_section.short_known_issues(report.audit)
     below = (issues, listed("caveats", "Caveats", _caveats(report)), _more(report))
     for kernels, parts in _KERNELS_AND_PARTS:
         tables = (_parts(report, parts), _kernels(report, kernels))
-        found = document(run_section.title(report), (), (*above, *tables, *below))
+        sections = (*above, *tables, *below)
+        found = document(run_section.title(report), (), sections, verdict=verdict_of(report))
         if _height(found) <= _MOST_LINES:
             break
     return found
@@ -80,7 +100,7 @@ def _height(found: Document) -> int:
     def wrapped(text: str) -> int:
         return max(len(wrap(text, _COLUMNS)), 1)
 
-    lines = wrapped(found.title)
+    lines = wrapped(found.title) + (wrapped(found.verdict) if found.verdict else 0)
     for section in found.sections:
         lines += (1 + wrapped(section.title)) * bool(section.title)
         lines += sum(map(wrapped, section.intro))
@@ -123,19 +143,22 @@ def changes(
 
 def _with_same_command(found: Finding, shown: Sequence[Finding], every: Sequence[Finding]) -> str:
     """The findings that are not shown because they end in this one's command."""
-    if found.command.words[1:2] in (("report",), ("explore",)):
-        return ""  # it shows figures, and changes nothing
     others = [o for o in every if o.command and o.command == found.command and o not in shown]
-    named = [
-        o.key if o.ms_per_token is None else f"{o.key} ({microseconds(1000 * o.ms_per_token)})"
-        for o in others[:_FINDINGS]
-    ]
+    named, before = [], ""
+    for other in others[:_FINDINGS]:
+        # Of several of one rule the first has its name: far-from-memory-floor:qkv, o_proj.
+        name = other.key.partition(":")[2] if other.id == before else other.key
+        gain = other.ms_per_token
+        before = other.id
+        named.append(name if gain is None else f"{name} ({microseconds(1000 * gain)})")
     more = [f"{len(others) - _FINDINGS} more"] if len(others) > _FINDINGS else []
     return ", ".join([*named, *more])
 
 
 def elsewhere(typed: Command) -> str:
     """That a command names a path of the machine that recorded; empty where all paths are here."""
+    if PLACE in typed.started:
+        return f"The recording leaves out where the model is: put its path for {PLACE}."
     gone = [word for word in typed.started if word.startswith("/") and not Path(word).exists()]
     return (
         f"{gone[0]} is a path of the machine that was recorded: replace it with yours."
@@ -170,14 +193,8 @@ def abridged(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3].rpartition(' ')[0]} ..."
 
 
-def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
-    """The first findings, of those with the same command the one that would bring most."""
-    distinct = {found.command or found.text: found for found in reversed(findings)}
-    return [found for found in findings if found in distinct.values()][:_FINDINGS]
-
-
 def _verdict(report: Report) -> Iterator[str]:
-    yield from waterfall_section.speed_and_distance(report)
+    yield waterfall_section.speed_and_distance(report)
     yield speculation_section.line(report)
     yield from request_section.in_a_line(report)
     yield from told_first_uses(report.steps)
@@ -190,7 +207,7 @@ def _verdict(report: Report) -> Iterator[str]:
 
 def _recorded(report: Report) -> Iterator[str]:
     yield run_section.in_a_line(report, brief=True)
-    yield from filter(None, (run_section.parallel_run(report),))
+    yield from filter(None, (run_section.parallel_run(report), run_section.swapped(report)))
     typed = clean(report.run.command or report.run.source)
     if len(typed) > _LONGEST_LINE:
         begin = typed[: _LONGEST_LINE - len(_WHOLE)].rpartition(" ")[0]
@@ -244,10 +261,10 @@ def _kernels(report: Report, most: int) -> Section:
         cells.Text("Role", "role"),
         cells.Name("Kernel", "name"),
         cells.Time("A step" if phase else "In all", "us"),
-        cells.Time("Lower bound", "bound_us"),
-        cells.Share("Of it", lambda row: row.bound_us / row.us if row.bound_us else None),
-        cells.Text("Runs on", "runs_on", optional=True),
-        cells.Text("Evidence", "evidence"),
+        cells.Time("Lower bound", "bound_us", optional=True),
+        cells.Share("Of bound", lambda row: row.bound_us / row.us if row.bound_us else None),
+        cells.Text("Runs on", "runs_on"),
+        cells.Text("Evidence", "evidence", optional=True),
     )
     unit = "Operators" if run_section.on_cpu(report) else "Kernels"
     title = (
@@ -287,9 +304,15 @@ def _of_roles(report: Report) -> Iterator[_Kernel]:
             shorten(name, _LONGEST_NAME),
             row.step_us,
             row.bound_us,
-            " ".join(filter(None, (kernel.engine, kernel.precision))) if kernel else "",
+            _unit(kernel),
             row.owner_basis,
         )
+
+
+def _unit(row: KernelRow | None) -> str:
+    """What computes a kernel, in short: tensor bf16, CUDA; empty where nothing tells."""
+    name = _UNITS.get(row.engine, "") if row else ""
+    return " ".join(filter(None, (name, row.precision if row and name else ""))) or ""
 
 
 def _brief(role: str) -> str:
@@ -304,8 +327,8 @@ def _brief(role: str) -> str:
 
 def _of_run(report: Report) -> Iterator[_Kernel]:
     for row in sorted(report.kernels, key=lambda row: -row.us):
-        name, unit = shorten(short_name(row.name), _LONGEST_NAME), row.precision or ""
-        yield _Kernel(row.component, name, row.us, None, f"{row.engine} {unit}".strip(), row.basis)
+        name = shorten(short_name(row.name), _LONGEST_NAME)
+        yield _Kernel(row.component, name, row.us, None, _unit(row), row.basis)
 
 
 def _caveats(report: Report) -> Iterator[str]:
@@ -340,6 +363,7 @@ def _unproven(report: Report) -> Iterator[str]:
 def _more(report: Report) -> Section:
     source, title = source_word(report.run.source), "More"
     typed = [command("spark-prof", "report", source, "--all"),
+             command("spark-prof", "classify", source),
              command("spark-prof", "explore", source)]  # fmt: skip
     if apart := layer_section.furthest(report):
         layer, us, usual = apart

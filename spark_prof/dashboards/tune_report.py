@@ -43,7 +43,7 @@ _ROWS = (20, 14, 10, 7, 4)
 """Rows of each table on one screen; as many as fit."""
 _MOST_ASKED = 5
 _VERDICTS: Mapping[str, str] = {
-    "faster": "the answer", "not told": "undecided", "no effect": "no faster", "slower": "slower",
+    "faster": "the answer", "not told": "unclear", "no effect": "no faster", "slower": "slower",
 }  # fmt: skip
 _LONGEST = 100_000  # characters of a command: all of it
 _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))

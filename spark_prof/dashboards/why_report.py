@@ -116,5 +116,5 @@ def _what_ifs(found: Why) -> Section:
         cells.Rate("Tokens/s at most", lambda row: 1e6 / row.bound_us if row.fits else None),
     )
     rows = [row for row in found.what_ifs if row.bound_us]
-    intro = ("Routers and norms stay as they are. What a format does to the answers is not told.",)
+    intro = ("Routers and norms stay as they are. What a format does to the answers is not known.",)
     return table("what-ifs", "The same model in other formats", rows, columns, intro)

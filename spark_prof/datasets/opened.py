@@ -8,11 +8,19 @@ from pathlib import Path
 
 from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.ending import temporary_folder
+from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.compressed import is_zip_with, unpacked
 from spark_prof.traces.measured import Measured, measured_for
-from spark_prof.traces.resolve import BundleFolder, RecordingInProgress, Source, fetched
+from spark_prof.traces.resolve import (
+    AbResult,
+    BundleFolder,
+    RecordingInProgress,
+    Source,
+    TuneFile,
+    fetched,
+)
 
 
 def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> Measured | None:
@@ -25,11 +33,22 @@ def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> 
     return measured_for(device_of(bundle.facts(rank))[0], file)
 
 
+def refuse_result(found: Source) -> None:
+    """Refuses what is a result of `spark-prof ab` or `tune`, with the command that shows it."""
+    if isinstance(found, AbResult):
+        kind = "tune" if isinstance(found, TuneFile) else "ab"
+        raise CommandError(
+            f"{found.name} is a result of spark-prof {kind} and no recording; ask: spark-prof "
+            f"report {found.name}"
+        )
+
+
 @contextmanager
 def opened(source: str | Source) -> Iterator[Bundle]:
     """The bundle, or the trace as a bundle."""
     with ExitStack() as stack:
         found = stack.enter_context(fetched(source))
+        refuse_result(found)
         if isinstance(found, BundleFolder | RecordingInProgress):
             yield open_bundle(found.path)
             return

@@ -26,6 +26,7 @@ from spark_prof.traces.assemble import snapshot
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.resolve import RecordingInProgress, is_bundle, resolve
+from spark_prof.traces.swapped import layers_of
 
 _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "engine_us")
 """Columns of `step_books` that say nothing where nothing tells when kernels ran."""
@@ -131,7 +132,7 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
         report=report,
         columns=columns,
         steps=_books(summary),
-        layers=bundle.frame("layers", shown),
+        layers=layers_of(bundle, shown),
         live=live,
         timed=summary.timed,
         sums=summary.sums,

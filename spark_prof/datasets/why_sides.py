@@ -25,6 +25,8 @@ from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.rules.gpus import Gpu, find_gpu, gpu_called
 from spark_prof.traces.checkpoint import Checkpoint, is_model, model_folder, read_checkpoint
+from spark_prof.traces.formats import UnknownFormatError
+from spark_prof.traces.resolve import resolve
 
 _DEFAULT_GPU = "gb10"
 MOST_SIDES = 6
@@ -113,7 +115,14 @@ def read_source(source: str, batch: int | None = None) -> Recording | Checkpoint
         return read_checkpoint(model_folder(source))
     if not Path(source).exists():
         model_folder(source)  # says where a model of that name would be
-    with opened(source) as bundle:
+    try:
+        found = resolve(source)
+    except UnknownFormatError as error:
+        raise CommandError(
+            f"{source:.200} is no model and no recording; why compares folders with a config.json, "
+            "names of models in Hugging Face's cache, and recordings"
+        ) from error
+    with opened(found) as bundle:
         report = summarize(bundle, batch=batch)
         config = mapping_in(bundle.facts(bundle.ranks[0]), "model_config")
     if report.run.units == "op":

@@ -30,6 +30,7 @@ from spark_prof.exporters.shared_facts import (
 )
 from spark_prof.exporters.shared_tables import LEFT_OUT, shared_table
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta
+from spark_prof.traces.swapped import fact_of, swapped_places
 from spark_prof.traces.tables import TABLES
 
 _RUN = re.compile(r"[0-9a-f]{8,32}")
@@ -185,7 +186,12 @@ def _shared_meta(bundle: Bundle, names: Pseudonyms) -> Meta:
     models = {str(fact["model"]) for fact in meta.facts.values() if fact.get("model")}
     for model in sorted(models):
         names.model(model)
-    facts = {_process(name, names): shared_facts(fact, names) for name, fact in meta.facts.items()}
+    # What a result beside the recording says of its swaps is not beside the file that is sent.
+    told = {f"rank{rank}": fact_of(swapped_places(bundle, rank)) for rank in bundle.ranks}
+    facts = {
+        _process(name, names): shared_facts({**fact, **told.get(name, {})}, names)
+        for name, fact in meta.facts.items()
+    }
     settings = shared_value(meta.settings, names)
     run = meta.settings.get("run")
     if isinstance(run, str) and _RUN.fullmatch(run):

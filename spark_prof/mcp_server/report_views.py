@@ -44,7 +44,7 @@ def summary(report: Json) -> Json:
     """How fast, where the time of a token goes, how far from the bound, and what is not known."""
     token = _decode(report["tokens"], report["steps"].get("screen_batch"))
     roofline = report["roofline"] or {"phases": (), "notes": ()}
-    found: Json = {key: report[key] for key in ("run", "gpu", "steps", "coverage")}
+    found: Json = {key: report[key] for key in ("verdict", "run", "gpu", "steps", "coverage")}
     found["steps"] = {k: v for k, v in report["steps"].items() if k not in ("token", "batches")}
     if len(batches := report["steps"]["batches"]) > 1:
         found["steps"]["batches"] = [_chosen(row, _OF_BATCH) for row in batches]

@@ -14,6 +14,7 @@ from typing import Any
 from spark_prof.redact import is_secret, redacted_text
 from spark_prof.traces.execution import Execution
 from spark_prof.traces.measured import DeviceState
+from spark_prof.traces.swapped import SWAPS
 
 _PREFIXES = (
     "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
@@ -24,6 +25,8 @@ _CONFIGS = (
     "speculative_config", "observability_config", "kernel_config", "attention_config",
 )  # fmt: skip
 _LONGEST = 2000
+RUNNING_SWAPS = "spark_prof_running_swaps"
+"""The attribute of a worker with swapped kernels that tells which run now (`swaps.install`)."""
 
 
 def engine_facts(worker: Any) -> dict[str, Any]:
@@ -54,8 +57,15 @@ def engine_facts(worker: Any) -> dict[str, Any]:
             "data": parallel.data_parallel_size,
         },
         "environment": visible_environment(os.environ),
+        SWAPS: _swaps(worker),
         "gpu": device_facts(),
     }
+
+
+def _swaps(worker: Any) -> list[dict[str, Any]]:
+    """Which kernels of this package run now in place of vLLM's; none where none is swapped."""
+    told = getattr(worker, RUNNING_SWAPS, None)
+    return list(told()) if callable(told) else []
 
 
 def _installed(package: str) -> str:

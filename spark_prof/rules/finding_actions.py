@@ -53,6 +53,9 @@ OF_WIDE_WEIGHTS = ("bf16-weights-dominate", "lm-head-not-quantized")
 OF_SMALL_KERNELS = ("router", "experts")
 """Components whose small kernels the package's experts take in: they route, activate and sum."""
 
+EXPORTED = ("slow-steps", "host-gaps")
+"""Findings about single steps, which a timeline shows: `spark-prof export`."""
+
 OWN_SECTIONS: Mapping[str, str] = {
     "drafts-do-not-pay": "speculation",
     "drafts-too-many": "speculation",
@@ -64,6 +67,7 @@ OWN_SECTIONS: Mapping[str, str] = {
 """The section that has a finding's evidence, where it is another than that of its page."""
 
 SECTIONS: Mapping[str, str] = {
+    "fallbacks": "audit",
     "kernels": "kernels",
     "timeline": "components",
     "steps": "steps",

@@ -955,6 +955,9 @@ _OWN = (
     Rule("own-norm", r"^row_norm$", "row_norm", _CUDA, component="norm"),
 )
 
+OWN_KERNELS = "|".join(rule.pattern for rule in _OWN)
+"""A regular expression of this package's kernels, by their whole names."""
+
 _GENERIC = _all(_CUDA, "",
     Rule("torch-elementwise",
          r"(?:^|::)(?:vectorized_|unrolled_|index_|legacy_|distribution_)?elementwise_kernel"

@@ -196,6 +196,17 @@ SWAPS: tuple[Swap, ...] = (
 )
 """As docs/kernels.md lists them."""
 
+SLOT_OF: Mapping[str, str] = {part: swap.slot for swap in SWAPS for part in swap.components}
+
+
+def slot_of(component: str) -> str:
+    """The slot of `spark-prof ab` that has a component's kernels; empty where none has.
+
+    slot_of("o_proj") == "o"
+    """
+    return SLOT_OF.get(component, "layer" if component in IN_LAYER else "")
+
+
 MOST_TOKENS = 16
 """That a step may compute for its layers to run kernels of this package."""
 

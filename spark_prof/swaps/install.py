@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from spark_prof.profiler.facts import RUNNING_SWAPS
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import Swapped, SwapPoint, build_all
@@ -25,7 +26,14 @@ from spark_prof.swaps.decoder_layer import (
 from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.progress import ALL_LIVE
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
-from spark_prof.swaps.swap_settings import SIDES, SWAPS_ENVIRONMENT, SwapSettings, layer_bound
+from spark_prof.swaps.swap_settings import (
+    SIDES,
+    SWAPS_ENVIRONMENT,
+    SwapSettings,
+    layer_bound,
+    plain_side,
+)
+from spark_prof.traces.swapped import SWAPS, SwappedPlace, fact_of
 
 
 @dataclass
@@ -76,6 +84,25 @@ def _said_of(point: SwapPoint, line: str) -> str:
     if point.kind not in PARTS:
         return line
     return f"{point.kind}: {line}" if line else point.kind
+
+
+def running_swaps(state: Installed) -> list[dict[str, Any]]:
+    """What is swapped on the side that is computed now, as a recording keeps it."""
+    side = plain_side(SIDES.active)
+    places = [
+        SwappedPlace(
+            place.point.slot,
+            place.point.name,
+            place.swaps[side].kernel,
+            place.swaps[side].kernel if built.bits == "changed" else "",
+            built.bytes,
+        )
+        for place in state.places
+        if (guarded := place.choices.get(side)) is not None
+        and guarded.live
+        and (built := guarded.replacement) is not None
+    ]
+    return fact_of(places).get(SWAPS, [])
 
 
 def second_copy(state: Installed) -> int:
@@ -130,6 +157,7 @@ def install(worker: Any, settings: SwapSettings) -> None:
     """Prepares a worker just constructed; everything else waits until it loads its model."""
     SIDES.names, SIDES.active = settings.names, settings.names[0]
     state = _INSTALLED[id(worker)] = Installed(settings)
+    setattr(worker, RUNNING_SWAPS, partial(running_swaps, state))
     keep_graphs_by_side()
     layer_dispatch.register_ops()
     wrap_method(worker, "load_model", partial(_load, worker, state))

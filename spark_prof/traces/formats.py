@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
@@ -22,6 +23,9 @@ from spark_prof.traces.readers.ncu_csv import is_details_page, is_raw_page
 from spark_prof.traces.readers.ncu_report import REPORT_MAGIC
 from spark_prof.traces.readers.nsys_stats import REPORT_NAMES, report_of
 from spark_prof.traces.readers.printed_tables import head_of
+
+if TYPE_CHECKING:
+    from spark_prof.traces.readers.engine_log import EngineLog
 
 BUNDLE, PIECES, FOLDER = "bundle", "pieces", "folder"
 """A bundle's folder; that of a recording that was not finished, which can be made a bundle; any
@@ -180,11 +184,25 @@ def without_endings(name: str) -> str:
 
 
 class FormatError(CommandError):
-    """A file that is in no format; `what` is said of it without its path, and no way out."""
+    """A file that is in no format; `what` is said of it without its path, and no way out.
+
+    `log` is what was read of it as an engine's log; None where nobody tried.
+    """
+
+    log: EngineLog | None = None
 
     def __init__(self, path: Path, what: str, way_out: str = "") -> None:
         super().__init__(f"{path} {what}{': ' if way_out else ''}{way_out}")
         self.what = what
+
+    def with_log(self, log: EngineLog | None) -> FormatError:
+        """The error with the log that was read on the way."""
+        self.log = log
+        return self
+
+
+class UnknownFormatError(FormatError):
+    """A file that no reader knows."""
 
 
 def format_of(path: Path) -> str:
@@ -211,27 +229,30 @@ def format_of(path: Path) -> str:
 
     if recognise(path) is not None:
         return BENCHMARK
-    if other := _of_doctor(path):
-        raise FormatError(path, f"is {other} and no recording; ask: spark-prof doctor {path}")
-    raise FormatError(
+    other, log = _of_doctor(path)
+    if other:
+        what = f"is {other} and no recording; ask: spark-prof doctor {path}"
+        raise FormatError(path, what).with_log(log)
+    raise UnknownFormatError(
         path,
         "is nothing that can be read",
         "give a bundle, a trace (nsys, PyTorch, CUPTI, Proton, ncu), a load generator's result, or "
         "an archive of these",
-    )
+    ).with_log(log)
 
 
-def _of_doctor(path: Path) -> str:
-    """What `spark-prof doctor` takes, if the file is such a thing."""
+def _of_doctor(path: Path) -> tuple[str, EngineLog | None]:
+    """What `spark-prof doctor` takes, if the file is such a thing, and what was read of a log."""
     from spark_prof.traces.checkpoint import is_model
     from spark_prof.traces.readers.engine_log import read_engine_log
 
     if is_model(str(path)):
-        return "a model"
+        return "a model", None
     try:
-        return "an engine's log" if read_engine_log(path).statements else ""
+        log = read_engine_log(path)
     except CommandError:
-        return ""
+        return "", None
+    return "an engine's log" if log.statements else "", log
 
 
 def _folder(path: Path) -> str:

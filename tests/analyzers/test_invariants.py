@@ -49,8 +49,6 @@ FOREIGN = Path(__file__).parents[3] / "shared" / "traces"
 CAPTURE = "h100-gpt-oss-20b-mxfp4-graphs"
 
 EXPLAINED = {
-    ("ab-h100/recording-b-1", "floor-kernel"): "The `layers` table was written when the model was "
-    "loaded; then qkv, o_proj and lm_head were swapped for products with MXFP4.",
     ("architectures/deepseek-v2/eager", "layers-alike"): "The router of layer 2 copies to the host "
     "in the first decode step of each batch, that of layer 3 does not.",
 }

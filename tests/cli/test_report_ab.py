@@ -24,11 +24,13 @@ def test_a_result_is_drawn_and_written(run: Run, tmp_path: Path) -> None:
     for source in ("result.json", "."):
         for kind in ("text", "md", "html", "json"):
             code, out, _ = run(source, "--format", kind)
-            drawn = render_ab(FASTER, Layout(kind), whole=False)
+            drawn = render_ab(FASTER, Layout(kind), whole=False, source="result.json")
             assert (code, out.rstrip("\n")) == (0, drawn.rstrip("\n"))
-    assert run("result.json", "--all")[1].rstrip("\n") == render_ab(FASTER, Layout()).rstrip("\n")
+    whole = render_ab(FASTER, Layout(), source="result.json")
+    assert run("result.json", "--all")[1].rstrip("\n") == whole.rstrip("\n")
     assert run("result.json", "-o", "page.html")[0] == 0
-    assert (tmp_path / "page.html").read_text() == render_ab(FASTER, Layout("html"))
+    page = render_ab(FASTER, Layout("html"), source="result.json")
+    assert (tmp_path / "page.html").read_text() == page
 
 
 def test_what_is_refused(refuses: Refuses, tmp_path: Path) -> None:

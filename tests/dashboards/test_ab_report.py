@@ -83,7 +83,7 @@ def test_an_interval_with_a_gain_in_it_does_not_say_that_there_is_none() -> None
         run = replace(FASTER.runs[0], estimate=gain_of(2000.0 * gain, 2000.0, off))
         line = answer(replace(FASTER, runs=(run,)))
         assert line.startswith("moe=spark_prof is not faster than stock") is told, line
-        assert ("is undecided" in line and "; give more --seconds;" in line) is not told, line
+        assert ("is unclear whether" in line and "; give more --seconds;" in line) is not told, line
 
 
 def test_what_takes_from_the_answer_is_in_the_first_lines() -> None:
@@ -152,7 +152,7 @@ def test_a_gain_that_is_none_is_not_shared_out() -> None:
     none = replace(FASTER, runs=(replace(FASTER.runs[0], estimate=gain_of(2700.0, 2701.0, 0.01)),))
     drawn = render_ab(none, Layout("md"))
     assert "Of the gain" not in drawn
-    assert "| not told | no gain to add up to; residual 2.00 us |" in drawn
+    assert "| unknown | no gain to add up to; residual 2.00 us |" in drawn
     assert "Of the gain" in render_ab(FASTER, Layout("md"))
     # Where side b waits for a slow host, what the device alone saves is still held to its parts.
     [found] = FASTER.attributions

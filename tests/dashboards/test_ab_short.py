@@ -45,3 +45,8 @@ def test_one_screen_has_the_perplexity_of_a_text_that_was_given() -> None:
     drawn = render_ab(result, Layout("text", 100), whole=False)
     assert "Perplexity of the text" in drawn
     assert "a rounded" not in drawn.partition("Perplexity of the text")[2].partition("\n\n")[0]
+
+
+def test_no_cell_is_cut_on_a_narrow_page() -> None:
+    path = Path(__file__).parents[1] / "data" / "ab-h100" / "result.json"
+    assert "…" not in render_ab(read_result(path), Layout("text", 80), whole=False)

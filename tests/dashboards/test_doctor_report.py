@@ -60,9 +60,9 @@ def test_what_was_not_looked_at_has_no_section() -> None:
 def test_the_verdict_is_the_first_sentence_of_every_format() -> None:
     says = "NVFP4 experts run W4A16 on Marlin although this GPU multiplies FP4"
     text = render_diagnosis(FOUND, Layout("text", 160)).splitlines()
-    assert text[1] == f"{says}."
-    assert render_diagnosis(FOUND, Layout("md")).splitlines()[2] == f"**{says}.**"
-    assert f'<p class="verdict">{says}.' in render_diagnosis(FOUND, Layout("html"))
+    assert text[0] == f"{says}."
+    assert render_diagnosis(FOUND, Layout("md")).splitlines()[0] == f"# {says}."
+    assert f"<h1>{says}." in render_diagnosis(FOUND, Layout("html"))
     verdict = json.loads(render_diagnosis(FOUND, Layout("json")))["verdict"]
     assert (verdict["kind"], verdict["text"], verdict["also"]) == ("weight-only", f"{says}.", [])
 

@@ -38,7 +38,8 @@ def test_findings_with_the_same_command_are_named_beside_it() -> None:
     shown = [found for found in report.findings if f". {found.key}: " in text]
     for found in report.findings:
         if found.command and found not in shown and found.command in {s.command for s in shown}:
-            assert f"{found.key} ({microseconds(1000 * (found.ms_per_token or 0))})" in text
+            name = found.key.partition(":")[2] or found.key
+            assert f"{name} ({microseconds(1000 * (found.ms_per_token or 0))})" in text
     assert "The same command is for far-from-memory-floor:experts-w2" in text
 
 

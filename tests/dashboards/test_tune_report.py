@@ -23,7 +23,7 @@ def test_the_answer_is_one_line() -> None:
     told = "moe=spark_prof --x 1: 1.61 x per token at batch 1, 1.34 x per token at batch 8; "
     assert answer_line(TUNED) == f"{told}same answers on 256 positions"
     half = replace(TUNED, times=(TIMES[0], OPEN))
-    told = "moe=spark_prof --x 1: 1.61 x per token at batch 1; at batch 8 it is undecided (1.34 x"
+    told = "moe=spark_prof --x 1: 1.61 x per token at batch 1; at batch 8 it is unclear (1.34 x"
     assert answer_line(half).startswith(told)
     assert answer_line(NOTHING).startswith("nothing helps, of 3 candidates tried; moe=spark_prof")
     late = tuple(replace(each, verdict="not tried") for each in NOTHING.tried)

@@ -35,7 +35,7 @@ CAPTURE = "tests/data/h100-qwen3-30b-a3b-nvfp4-graphs"
 """The recording whose figures pages of concepts show."""
 README_REPORT = ("report", "spark_prof/example.zip")
 """The command whose first lines README.md shows; its recording is that of `spark-prof demo`."""
-README_LINES = 30
+README_LINES = 25
 
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```$", re.M | re.S)
 

@@ -116,7 +116,7 @@ _WORDS = {
 
 DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "report": ("report --format json", {
-        "schema": int, **{key: _hints(Report).get(key) for key in _KEYS},
+        "schema": int, "verdict": str, **{key: _hints(Report).get(key) for key in _KEYS},
         "time": dict.fromkeys(
             ("sum_us", "union_us", "wall_us", "busy_us", "copies_us", "gap_us", "overlap_us",
              "step_us", "residual_us", "residual_percent", "engine_us", "kernel_time_us",

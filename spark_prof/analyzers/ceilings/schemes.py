@@ -37,11 +37,12 @@ def bits_of(form: str) -> int | None:
 
 
 def label(weights: str, activations: str) -> str:
-    """A scheme as the field writes it: W4A16 nvfp4; empty where neither part is known."""
+    """A scheme as the field writes it: W4A16 nvfp4; W4 mxfp4 where nothing tells activations."""
     bits = bits_of(weights)
     if bits in (None, 16):
         return SIXTEEN_BIT if bits else ""
-    return f"W{bits}A{bits_of(activations) or '?'} {weights}"
+    known = bits_of(activations)
+    return f"W{bits}{f'A{known}' if known else ''} {weights}"
 
 
 _PLAIN = {

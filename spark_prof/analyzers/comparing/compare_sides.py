@@ -18,6 +18,7 @@ from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
+from spark_prof.traces.swapped import SWAPS
 
 _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("spark_prof", "backend"), "recording"),
@@ -102,7 +103,8 @@ def _shown(value: str) -> str:
 
 def _settings(side: Side) -> dict[str, str]:
     """All that is known of a side, as one text each name."""
-    known: dict[str, str] = dict(_flat("", side.facts, 0))
+    facts = {key: value for key, value in side.facts.items() if key != SWAPS}
+    known: dict[str, str] = dict(_flat("", facts, 0))
     run, gpu = side.report.run, side.report.gpu
     # A foreign trace has few facts of its own; what its report says of the run stands for them.
     reported = {
@@ -112,6 +114,7 @@ def _settings(side: Side) -> dict[str, str]:
         "execution": run.execution,
         "gpu.name": gpu.name,
         "gpu.compute_capability": gpu.compute_capability or "",
+        "swapped kernels": ", ".join(f"{s.slot}={s.kernel or '?'}" for s in run.swaps) or "none",
     }
     if not side.model:
         known.pop("model", None)  # the name of its file

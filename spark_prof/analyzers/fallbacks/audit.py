@@ -34,6 +34,7 @@ from spark_prof.analyzers.recorded_command import engine_words
 from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
+from spark_prof.traces.swapped import layers_of
 
 _MOST_BATCHES = 200
 
@@ -55,7 +56,7 @@ def audit_of(
     said = log.statements if log else statements_of(lines)
     recorded = engine_of_facts(facts, bundle.meta.command)
     logged = engine_of_log(said)
-    layers = bundle.frame("layers", rank, ["path", "component", "quant_method", "kernel"])
+    layers = layers_of(bundle, rank)[["path", "component", "quant_method", "kernel"]]
     layers = layers.astype(str)
     if layers.empty and not facts.get("engine_config") and not said:
         return None

@@ -63,6 +63,11 @@ class AuditRow:
     emulated: bool = False  # whether weights are widened and 16-bit numbers multiplied
 
     @property
+    def is_told(self) -> bool:
+        """Whether it is worth a line: layers that run in 16 bits only where more was asked for."""
+        return self.executed != "16-bit" or self.cause == "unquantized"
+
+    @property
     def weight_only(self) -> bool:
         """Whether quantized weights are multiplied with 16-bit activations."""
         return self._narrow and bits_of(self.activations) == 16

@@ -19,6 +19,7 @@ from spark_prof.analyzers.findings.rule import (
     runs_eagerly,
 )
 from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.analyzers.swapped_run import weights_unknown
 from spark_prof.rules.components import DRAFTER, part_of
 from spark_prof.rules.gpus import find_gpu
 
@@ -243,6 +244,8 @@ def not_quantized(report: Report) -> Iterator[Observation]:
     every = _products_us(report)
     for own in ([row for row in heads if not row.part], drafts):
         if not own or any(row.weight_dtype not in _WIDE or row.format for row in own):
+            continue
+        if own is not drafts and weights_unknown(report.run.swaps, "lm_head"):
             continue
         us = drafted if own is drafts else every - drafted if drafts else every
         yield from _one_head(report, own, us, 0.0 if drafts else drafted)

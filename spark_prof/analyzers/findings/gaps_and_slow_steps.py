@@ -15,6 +15,7 @@ from spark_prof.analyzers.findings.rule import (
     is_at_least,
     kernels_per_decode_step,
     ms_per_token,
+    replays_full_graphs,
     rule,
     runs_asynchronously,
     runs_eagerly,
@@ -22,6 +23,7 @@ from spark_prof.analyzers.findings.rule import (
 )
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.analyzers.views.waterfall import SMALL_US, waterfall_of
 
 _MUCH_GAP = 0.05
@@ -65,8 +67,12 @@ def _host_gaps(report: Report) -> Iterator[Observation]:
         return
     us, share = found
     fix = (
-        "Replay whole decode steps: cudagraph_mode FULL_AND_PIECEWISE, capture sizes that hold the "
-        "batch sizes served (--cudagraph-capture-sizes), attention that can be captured."
+        f"Decode steps replay full CUDA graphs already ({report.run.mode.graph_mode}): the rest is "
+        "launched outside of them or waits for the host. Look at the host's threads in Perfetto "
+        "(ui.perfetto.dev); profiling adds some of it, which record --steady leaves out."
+        if replays_full_graphs(report)
+        else "Replay whole decode steps: cudagraph_mode FULL_AND_PIECEWISE, capture sizes that "
+        "hold the batch sizes served (--cudagraph-capture-sizes), attention that can be captured."
         if runs_graphs(report)
         else "Let CUDA graphs replay the decode step: leave out --enforce-eager and any "
         'cudagraph_mode of NONE ("cudagraph_mode": "FULL_AND_PIECEWISE").'
@@ -152,8 +158,8 @@ def _slow_steps(report: Report) -> Iterator[Observation]:
         "A few decode steps take far longer than the others: the median is "
         f"{found.median / 1e3:.2f} ms, the mean {found.mean / 1e3:.2f} ms, the 99th percentile "
         f"{found.p99 / 1e3:.2f} ms.",
-        "Look at these steps in `spark-prof export`: garbage collection, another process on the "
-        "GPU or on the engine's cores. Steps that use a kernel for the first time and are fast "
+        "Look at these steps in Perfetto (ui.perfetto.dev): garbage collection, another process on "
+        "the GPU or on the engine's cores. Steps that use a kernel for the first time and are fast "
         "from then on are not among them.",
         ("What a token's mean time has beyond that of the median step.",),
     )  # fmt: skip
@@ -296,7 +302,11 @@ def _how_to_fuse(
     advice = {
         names: f"{' and '.join(names)} in --compilation-config's pass_config" for names in passes
     }
-    routed = {name: _MOE for name in components if name in ("router", "experts")}
+    routed = {
+        name: _MOE
+        for name in components
+        if name in ("router", "experts") and not runs_already(report.run.swaps, name)
+    }
     texts = dict.fromkeys(
         routed.get(name) or advice.get(_FUSIONS.get(name, ()), "") for name in components
     )

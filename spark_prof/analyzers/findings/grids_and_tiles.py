@@ -17,6 +17,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
+from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.rules.number_formats import BITS
 
@@ -111,7 +112,11 @@ def _most(stakes: Sequence[_Stake]) -> list[_Stake]:
 
 def _options(report: Report, stakes: Sequence[_Stake]) -> dict[str, str]:
     """The options that choose their kernels, each with what it is for."""
-    components = {row.component for _, row in stakes}
+    components = {
+        row.component
+        for _, row in stakes
+        if not runs_already(report.run.swaps, row.component)  # no option chooses its kernel
+    }
     # vLLM 0.24 has both options; where the version is not known they are not promised.
     if not is_at_least(report, 0, 24):
         return {}
@@ -213,7 +218,7 @@ _LOW_OCCUPANCY = _shapes(
     "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}",
     "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
     "memory: try {kernel}.",
-    "They read at less than half of a pure read kernel's bandwidth on this GPU; the time above "
+    "They read at less than half of what this GPU's memory delivers; the time above "
     "their lower bound is what more warps could save at most.",
 )
 

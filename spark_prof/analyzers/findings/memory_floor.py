@@ -13,6 +13,7 @@ from spark_prof.analyzers.findings.rule import Observation, is_at_least, ms_per_
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
+from spark_prof.analyzers.swapped_run import runs_already, weights_unknown
 
 _FAR = 2.0
 _MATTERS = 0.02  # share of a decode step below which no kernel is worth a finding
@@ -52,7 +53,7 @@ def _far_from_floor(report: Report) -> Iterator[Observation]:
     for row in far[:_MOST]:
         left = row.left_us or 0.0
         reached = (
-            f", {100 * row.of_reached:.0f} % of a pure read kernel's bandwidth"
+            f", {100 * row.of_reached:.0f} % of what this GPU's memory delivers"
             if row.of_reached
             else ""
         )
@@ -86,6 +87,7 @@ def _wide_weights(report: Report) -> Iterator[Observation]:
         row
         for row in report.roofline.weights
         if not row.quantized and row.component in _NARROWED and row.share >= _MATTERS
+        if not weights_unknown(report.run.swaps, row.component)
     ]
     share = sum(row.share for row in wide)
     names = {row.component for row in wide}
@@ -171,7 +173,8 @@ def _is_wide(report: Report, row: RooflineRow) -> bool:
 
 def _backends(report: Report, row: RooflineRow) -> tuple[str, ...]:
     """The backend that `_other_kernel` names."""
-    if _is_wide(report, row) or not is_at_least(report, *_BACKENDS_SINCE):
+    own = runs_already(report.run.swaps, row.component)
+    if own or _is_wide(report, row) or not is_at_least(report, *_BACKENDS_SINCE):
         return ()
     others = other_backends(report, row.component, row.name)
     return (f"{others.option} {others.values[0]}",) if others and others.values else ()
@@ -179,6 +182,8 @@ def _backends(report: Report, row: RooflineRow) -> tuple[str, ...]:
 
 def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
     """What this GPU, format and version leave to try for a kernel."""
+    if runs_already(report.run.swaps, row.component):
+        return "It is spark-prof's own kernel, and none is known to be faster here."
     if _is_wide(report, row):
         return (
             f"{first} the {row.component} in a quantized format: vLLM has one kernel for layers "

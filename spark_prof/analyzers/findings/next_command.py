@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_prof.analyzers.finding import Action, Finding
+from spark_prof.analyzers.findings.beside_swaps import beside_swaps
 from spark_prof.analyzers.findings.measured_gains import Gain, measured_gain, running_family
 from spark_prof.analyzers.findings.measured_steps import MeasuredStep, measured_step
 from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
 from spark_prof.analyzers.findings.rule import PASSES, runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_command import (
+    PLACE,
     Words,
     attached_to,
     engine_words,
@@ -20,6 +22,7 @@ from spark_prof.analyzers.recorded_command import (
     split,
     starting_words,
 )
+from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.analyzers.typed_command import (
     NONE,
     Command,
@@ -29,6 +32,7 @@ from spark_prof.analyzers.typed_command import (
     then,
 )
 from spark_prof.rules.finding_actions import (
+    EXPORTED,
     OF_SMALL_KERNELS,
     OF_THE_MACHINE,
     OF_WIDE_WEIGHTS,
@@ -48,6 +52,10 @@ def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
         found = answer(finding, report)
         if found is not None:
             action, measured = found
+            beside = beside_swaps(action, report.run.swaps)
+            if beside is None:
+                continue
+            action = beside
             finding = replace(finding, action=action, measured=measured)
             break
     else:
@@ -61,8 +69,15 @@ def _look(finding: Finding, report: Report, page: str) -> Action:
     """Where to look, as there is nothing to measure."""
     if finding.id in OF_THE_MACHINE:
         return Action("doctor")
-    section = OWN_SECTIONS.get(finding.id) or SECTIONS.get(page, "findings")
-    return Action("report", (source_word(report.run.source), "--section", section))
+    source = source_word(report.run.source)
+    if finding.id in EXPORTED:
+        return Action("export", (source, "-o", "steps.json.gz"))
+    # Of a finding that only a log told there is no table.
+    section = OWN_SECTIONS.get(finding.id) or SECTIONS[page]
+    told = report.audit.rows if report.audit else ()
+    if section == "audit" and not any(row.is_told for row in told):
+        section = "recording"
+    return Action("report", (source, "--section", section))
 
 
 def _with_commands(finding: Finding, report: Report, page: str) -> Finding:
@@ -135,6 +150,7 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
         gain.slot: gain
         for component in finding.components
         if not small or component in OF_SMALL_KERNELS
+        if not runs_already(report.run.swaps, component)
         if (gain := measured_gain(component, report, kernel)) is not None
     }
     if step is not None and _can_start(report):
@@ -163,9 +179,16 @@ def _of_step(step: MeasuredStep, gains: Sequence[Gain], report: Report) -> str:
     slots = [gain for gain in gains if gain.holds]
     known = f"{_of_gains(slots, briefly=False)} " if slots else ""
     return (
-        f"{known}An A/B would tell what these bring together {here}, which was not measured. A "
+        f"{known}An A/B would tell what {_listed(step.side)} bring together {here}, which was not "
+        "measured. A "
         f"step of {step.model} was: on {step.machine} with vLLM {step.vllm}, against {step.stock}."
     )
+
+
+def _listed(side: str) -> str:
+    """The slots of a side in words: layer, o and lm_head."""
+    *most, last = (part.partition("=")[0] for part in side.split(","))
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _of_gains(gains: Sequence[Gain], *, briefly: bool) -> str:
@@ -256,7 +279,7 @@ def _can_start(report: Report) -> bool:
     """Whether `ab` can start that engine: a name alone is neither a folder nor on the hub."""
     words = split(report.run.command)
     engine = recorded_engine(words, report.run.model_name) if words else ("",)
-    return engine[0] == "vllm" or "/" in engine[0] or in_container(engine)
+    return engine[0] in ("vllm", PLACE) or "/" in engine[0] or in_container(engine)
 
 
 def narrows(finding: Finding) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.rules.backend_order import NEWEST, Backend, backends_for
 from spark_prof.rules.backends import Choice, choice_of, family_of_kernel
 from spark_prof.rules.environment import version_of
@@ -45,7 +46,7 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
         kernel: the name of its GPU kernel, where the run's own words tell no backend.
     """
     option = OPTIONS.get(component)
-    if option is None:
+    if option is None or runs_already(report.run.swaps, component):
         return None
     capability = report.gpu.compute_capability or ""
     attention = component == "attention"

@@ -49,6 +49,17 @@ def runs_graphs(report: Report) -> bool:
     return report.run.mode.graphs
 
 
+def replays_full_graphs(report: Report) -> bool:
+    """Whether decode steps replay one CUDA graph each, as set up and as far as was seen."""
+    if not report.run.mode.graph_mode.startswith("FULL"):
+        return False
+    seen = [row for row in report.graphs if row.kind in ("model", "")]
+    if seen:
+        return max(seen, key=lambda row: row.steps).mode == "FULL"
+    sizes = report.audit.batches if report.audit else ()
+    return all(row.graph is not None for row in sizes)
+
+
 def runs_eagerly(report: Report) -> bool:
     """Whether the recording or its log says that every kernel was launched by itself."""
     if report.audit is not None and report.audit.engine.eager is not None:

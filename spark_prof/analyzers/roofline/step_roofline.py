@@ -57,6 +57,7 @@ from spark_prof.analyzers.roofline.weight_bytes import (
 from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import Measured
+from spark_prof.traces.swapped import layers_of, tensors_of
 
 _LARGE = 1 << 20
 _SMALL_KERNELS = ("norm", "rope", "embedding")
@@ -206,7 +207,7 @@ def roofline_of(
 
 def streamed_weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], list[str]]:
     """The model's weights, and what to know about them."""
-    layers, tensors = bundle.frame("layers", rank), bundle.frame("tensors", rank)
+    layers, tensors = layers_of(bundle, rank), tensors_of(bundle, rank)
     facts = bundle.facts(rank)
     config = mapping_in(facts, "model_config")
     if len(layers) or len(tensors):

@@ -58,7 +58,11 @@ def draw(document: Document, figures: Mapping[str, go.Figure]) -> str:
 
 def fragment(document: Document) -> str:
     """The sections of a short document for a page that is somebody else's, such as a notebook."""
-    title = _templates().from_string("<h3>{{ title }}</h3>\n").render(title=document.title)
+    title = (
+        _templates()
+        .from_string("<h3>{{ title }}</h3>\n")
+        .render(title=document.verdict or document.title)
+    )
     return title + _sections(document, {})
 
 

@@ -32,6 +32,7 @@ from spark_prof.analyzers.speculation.speculation_rows import (
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards.render.limits import bounded_record
+from spark_prof.dashboards.report_verdict import verdict_of
 from spark_prof.dashboards.section import WHOLE, Bounds
 
 SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
@@ -79,7 +80,7 @@ def record_of(report: Report) -> dict[str, Any]:
         "known_issues": report.audit.known_issues if report.audit else (),
     }
     parts = {key: made[key] if key in made else getattr(report, key) for key in _KEYS}
-    return {"schema": SCHEMA, **parts}
+    return {"schema": SCHEMA, "verdict": verdict_of(report), **parts}
 
 
 def write(record: Any, bounds: Bounds = WHOLE) -> str:

@@ -41,9 +41,9 @@ def draw(document: Document) -> str:
 
 
 def _drawn(document: Document) -> str:
-    lines = [f"# {escape(document.title)}", ""]
+    lines = [f"# {escape(document.verdict or document.title)}", ""]
     if document.verdict:
-        lines += [f"**{_line(document.verdict)}**", ""]
+        lines += [_line(document.title), ""]
     if document.headline:
         figures = (f"**{escape(value)}** {escape(name)}" for name, value in document.headline)
         lines += ["; ".join(figures), ""]

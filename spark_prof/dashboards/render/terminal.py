@@ -42,9 +42,9 @@ def draw(document: Document, width: int = 100, color: bool = False) -> str:
         emoji=False,
     )
     # Every string is a Text, because Rich would read [brackets] in names as markup.
-    console.print(Text(document.title, style="bold"))
     if document.verdict:
         console.print(Text(document.verdict, style="bold"))
+    console.print(Text(document.title, style="" if document.verdict else "bold"))
     if document.headline:
         console.print(Text("; ".join(f"{value} {name}" for name, value in document.headline)))
     for caveat in document.caveats:

@@ -16,7 +16,7 @@ _MOST_UNKNOWN = 20
 
 def layers(audit: Audit | None) -> Section:
     """Compares, layer by layer, what the checkpoint asks for with what runs."""
-    rows = [row for row in (audit.rows if audit else ()) if row.executed != "16-bit"]
+    rows = [row for row in (audit.rows if audit else ()) if row.is_told]
     columns = (
         cells.Text("Layers", "layer"),
         cells.SomeCount("Modules", "modules"),
@@ -111,7 +111,7 @@ def settings(audit: Audit) -> Section:
         cells.Prose("Why", "why", longest=_LONGEST),
         cells.Prose("Instead", "instead", longest=_LONGEST, missing=MISSING),
     )
-    return table("settings", "Settings without effect", audit.settings, columns)
+    return table("settings", "Settings that do nothing", audit.settings, columns)
 
 
 def batches(audit: Audit) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, KnownIssue
 from spark_prof.analyzers.typed_command import commented
@@ -71,11 +72,26 @@ def every_issue(rows: Sequence[KnownIssue]) -> Iterable[Section]:
         cells.Prose("As reported", "effect"),
         cells.Prose("Try", attempt),
     )
-    checked = max((row.as_of for row in rows), default="")
-    intro = (
-        f"As of {checked}. Of versions beyond the last that is named nothing is known; figures "
-        "are those of the reports, on their machines.",
-    )
-    yield table("known-issues", f"Known issues ({len(rows)})", rows, columns, intro)
+    yield table("known-issues", f"Known issues ({len(rows)})", rows, columns, (_as_of(rows),))
     addresses = (f"{row.issue}: {', '.join(row.reported)}" for row in rows)
     yield listed("known-issues-reported", "Where they were reported", addresses)
+
+
+def issue_list(rows: Sequence[KnownIssue]) -> Iterable[Section]:
+    """The same as a list, a paragraph an issue, for a page of any width."""
+    texts = (
+        f"{number}. {row.issue} ({row.date}, {row.kind}; vLLM {window(row)}; "
+        f"{row.gpus or 'any GPU'}): {row.what}. As reported: {row.effect}. Try: {attempt(row)}. "
+        f"{', '.join(row.reported)}"
+        for number, row in enumerate(rows, 1)
+    )
+    section = listed("known-issues", f"Known issues ({len(rows)})", texts, _LONGEST)
+    yield replace(section, intro=(_as_of(rows),))
+
+
+def _as_of(rows: Sequence[KnownIssue]) -> str:
+    checked = max((row.as_of for row in rows), default="")
+    return (
+        f"As of {checked}. Of versions beyond the last that is named nothing is known; figures "
+        "are those of the reports, on their machines."
+    )

@@ -145,6 +145,20 @@ def _clock_set(report: Report) -> str:
     return f"of {every} steps left out: a clock was set"
 
 
+def swapped(report: Report) -> str:
+    """Which kernels ran in place of vLLM's; empty where its own did.
+
+    "Swapped by spark-prof: moe=spark_prof, qkv=mxfp4"
+    """
+    named = swapped_words(report)
+    return f"Swapped by spark-prof: {', '.join(named)}" if named else ""
+
+
+def swapped_words(report: Report) -> list[str]:
+    """The same, a slot a word; of a kernel that only names tell the slot alone."""
+    return [swap.slot + (f"={swap.kernel}" if swap.kernel else "") for swap in report.run.swaps]
+
+
 def recording(report: Report) -> Section:
     """Says what was recorded, on what and with what."""
     run = report.run
@@ -156,6 +170,7 @@ def recording(report: Report) -> Section:
         ("Execution", run.execution),
         ("CUDA graphs", graphs_told(report)),
         ("Ranks", parallel_run(report)),
+        ("Swapped", swapped(report).partition(": ")[2]),
         ("Command", run.command),
         ("Source", run.source),
         ("Recorded", ", ".join(part for part in (run.recorded_at, run.backend) if part)),
@@ -166,8 +181,8 @@ def recording(report: Report) -> Section:
         traced = run.imported
         intro = (
             f"{'The trace has no device activity' if traced else 'This engine ran on a CPU'}: the "
-            "rows below are CPU operators, not GPU kernels, and say nothing about how fast a GPU "
-            "would be.",
+            "rows are CPU operators, not GPU kernels, and say nothing about how fast a GPU would "
+            "be.",
         )
     elif run.mode.launches_alone:
         intro = (

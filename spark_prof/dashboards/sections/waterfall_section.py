@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
 from spark_prof.dashboards import cells
@@ -95,13 +93,13 @@ def what_components_lack(found: Waterfall) -> tuple[str, ...]:
     names = {part.component for part in found.parts if part.kind == "component" and part.us > 0}
     kinds = ("drafter", "small", "conversion", "collective")
     apart = [_NAMES[part.kind] for part in found.parts if part.kind in kinds and part.us > 0]
-    beyond = " what its kernels take beyond the lower bound" if found.floor_us else ""
+    beyond = " beyond the lower bound" if found.floor_us else ""
     if not names or not (apart or beyond):
         return ()
     *most, last = apart or [""]
     listed = f"{', '.join(most)} and {last}" if most else last
-    without = f" without {listed}, parts of their own" if apart else ""
-    return (f"A component's part is{beyond}{',' if beyond and apart else ''}{without}.",)
+    without = f" without {listed}" if apart else ""
+    return (f"Components count{beyond}{',' if beyond and apart else ''}{without}.",)
 
 
 def column_of(found: Waterfall) -> str:
@@ -151,16 +149,10 @@ def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
     return (*section.intro, _NO_FLOOR if found.floor_us is None else _FLOOR)
 
 
-def speed_and_distance(report: Report) -> Iterator[str]:
-    """Says how fast the run is, how far from possible, and what the largest part is beyond that."""
+def speed_and_distance(report: Report) -> str:
+    """Says how fast the run is, and how far from possible."""
     found = waterfall_of(report)
-    yield " ".join(filter(None, (_speed(report, found), _distance(report, found))))
-    beyond = [part for part in found.parts if part.kind not in ("floor", "rest")]
-    if found.us and (most := max(beyond, key=lambda part: part.us, default=None)):
-        yield (
-            f"The largest part{' beyond it' if found.floor_us is not None else ''}: "
-            f"{name_of(most, found.of)}, {microseconds(most.us)} ({share(most.us / found.us)})."
-        )
+    return " ".join(filter(None, (_speed(report, found), _distance(report, found))))
 
 
 def title(found: Waterfall) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import streamlit as st
 
 from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.dashboards.report_verdict import verdict_of
 from spark_prof.dashboards.sections import kernel_section, run_section, waterfall_section
 from spark_prof.dashboards.sections.kernel_section import evidence_bars
 from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
@@ -26,9 +27,8 @@ def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     _follow(shown)
-    first, *others = (*waterfall_section.speed_and_distance(report), *run_section.caveats(report))
-    st.subheader(widgets.plain(first), anchor="verdict")
-    widgets.lines(*others)
+    st.subheader(widgets.plain(verdict_of(report)), anchor="verdict")
+    widgets.lines(waterfall_section.speed_and_distance(report), *run_section.caveats(report))
     _waterfall(shown)
     _findings(shown)
     _answers(shown)

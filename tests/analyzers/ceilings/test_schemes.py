@@ -187,7 +187,7 @@ def modelopt(name: str, *ignored: object) -> dict[str, object]:
         *(({"quant_method": name, "bits": 4}, HEAD, "16-bit") for name in ("fp8", "awq", "gptq")),
         ({"quant_method": "gptq", "bits": 4, "lm_head": True}, HEAD, "W4A16 int4"),
         *(({"quant_method": name}, path, scheme) for name in ("mxfp4", "gpt_oss_mxfp4")
-          for path, scheme in ((QKV, "16-bit"), (ROUTED, "W4A? mxfp4"))),
+          for path, scheme in ((QKV, "16-bit"), (ROUTED, "W4 mxfp4"))),
         *((CONFIGS["modelopt mixed"][0] | {"quantized_layers": {
             **{f"model.layers.3.self_attn.{name}_proj": {"quant_algo": "FP8"} for name in "qkv"},
             "model.layers.3.mlp.experts.0.gate_proj": {"quant_algo": "W4A16_NVFP4"},

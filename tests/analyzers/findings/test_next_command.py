@@ -60,8 +60,9 @@ def test_a_layer_is_offered_where_its_step_was_measured(qwen: Report) -> None:
     assert "--b layer=spark_prof,o=spark_prof,lm_head=spark_prof -- " in kept.command
     # It was measured on an H200: on the H100 of this recording an A/B would tell.
     assert kept.measured.startswith(
-        "An A/B would tell what these bring together on NVIDIA H100 80GB HBM3 against Triton, "
-        "which was not measured. A step of gpt-oss-20b was: on NVIDIA H200 with vLLM 0.26.0, "
+        "An A/B would tell what layer, o and lm_head bring together on NVIDIA H100 80GB HBM3 "
+        "against Triton, which was not measured. A step of gpt-oss-20b was: on NVIDIA H200 with "
+        "vLLM 0.26.0, "
     )
     assert " ms" not in kept.measured
     assert "--b layer=mxfp4,o=mxfp4,lm_head=mxfp4 -- " in rounded.command
@@ -102,7 +103,8 @@ def test_a_step_is_quoted_on_its_gpu_against_its_kernels() -> None:
     assert "with vLLM 0.26.0, gpt-oss-20b, 1 token: a step of 1.84 ms, stock 2.86" in told
     humming = with_next_command(small, _ran_on(h200, "experts", HUMMING), "kernels").measured
     assert (
-        "would tell what these bring together on NVIDIA H200 against Humming, which was" in humming
+        "would tell what layer, o and lm_head bring together on NVIDIA H200 against Humming"
+        in humming
     )
     assert "1.84 ms" not in humming
 
@@ -170,7 +172,7 @@ def test_measured_steps_are_those_that_are_stored() -> None:
 def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
     finding = Finding("host-gaps", 0.1, "text", "fix")
     assert "FULL_AND_PIECEWISE" in qwen.run.execution
-    assert " report " in with_next_command(finding, qwen, "timeline").command
+    assert " export " in with_next_command(finding, qwen, "timeline").command
     lesser = replace(qwen, run=replace(qwen.run, execution="CUDA graphs (PIECEWISE)"))
     assert "cudagraph_mode=FULL" in with_next_command(finding, lesser, "timeline").command
 

@@ -94,7 +94,7 @@ def right(found: Iterable[Finding], model: str) -> None:
     assert len({each.key for each in found}) == len(found)
     for each in found:
         typed, names = type_it(each.command), type_it(each.verify)
-        assert typed in (["ab"], ["record"], ["doctor"], ["report"], []), each.command
+        assert typed in (["ab"], ["record"], ["doctor"], ["report"], ["export"], []), each.command
         assert names in (["ab"], ["record", "compare"], ["compare"], ["doctor"]), each.verify
         assert each.key.partition(":")[0].partition(".")[0] == each.id
         assert not model or "MODEL" not in shlex.split(each.verify), each.verify
