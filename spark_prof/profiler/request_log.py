@@ -244,20 +244,12 @@ def log_requests(scheduler: Any) -> RequestLog | None:
 
 def _resumed(cached: Any) -> Collection[str]:
     """Requests of a batch that get a place again after a preemption."""
-    found: Collection[str] | None = getattr(cached, "resumed_req_ids", None)
-    if found is not None:
-        return found
-    flags = getattr(cached, "resumed_from_preemption", None) or ()
-    return [name for name, again in zip(cached.req_ids, flags, strict=False) if again]
+    return getattr(cached, "resumed_req_ids", None) or ()
 
 
 def _reads_on(request: Any) -> bool:
     """Whether a request has more to read after the batch that was just chosen."""
-    chunk = getattr(request, "is_prefill_chunk", None)
-    if chunk is not None:
-        return bool(chunk)
-    known = request.num_tokens + getattr(request, "num_output_placeholders", 0)
-    return bool(request.num_computed_tokens < known)
+    return bool(request.is_prefill_chunk)
 
 
 def _reason(request: Any, reason: Any) -> int:

@@ -37,6 +37,8 @@ _V2 = "vllm.v1.worker.gpu.model_runner:GPUModelRunner."
 _OUTPUT = "vllm.v1.core.sched.output:SchedulerOutput."
 _CACHED = "vllm.v1.core.sched.output:CachedRequestData."
 _NEW = "vllm.v1.core.sched.output:NewRequestData."
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler."
+_REQUEST = "vllm.v1.request:Request."
 _CONFIG = "vllm.config.vllm:VllmConfig."
 _PARALLEL = "vllm.config.parallel:ParallelConfig."
 _COMPILATION = "vllm.config.compilation:CompilationConfig."
@@ -60,13 +62,34 @@ REACHED: tuple[Reached, ...] = (
     *_rows(_V2, "get_model model sampler kv_caches capture_model device speculator", "runner V2"),
     *_rows(_V1, "drafter", "the draft model of runner V1"),
     # What is scheduled.
-    *_rows("vllm.v1.core.sched.scheduler:Scheduler.",
-        "schedule update_from_output get_num_unfinished_requests", "wrapped"),
+    *_rows(_SCHEDULER, "schedule update_from_output get_num_unfinished_requests", "wrapped"),
+    *_rows(_SCHEDULER, "add_request", "wrapped: a request comes"),
+    *_rows(_SCHEDULER, "requests running waiting kv_cache_manager scheduler_config block_size "
+        "max_num_scheduled_tokens max_num_running_reqs kv_cache_config "
+        "num_sampled_tokens_per_step", "the way of requests, and how full the scheduler is"),
+    *_rows(_SCHEDULER, "skipped_waiting kv_holding_waiting", "more queues, of some versions",
+        optional=True),
+    *_rows("vllm.v1.core.kv_cache_manager:KVCacheManager.",
+        "block_pool enable_caching watermark_blocks", "free blocks of the KV cache"),
+    *_rows("vllm.v1.core.block_pool:BlockPool.", "get_num_free_blocks num_gpu_blocks",
+        "free blocks of the KV cache"),
+    *_rows(_REQUEST, "request_id status arrival_time num_prompt_tokens num_output_tokens "
+        "num_tokens num_computed_tokens num_preemptions is_finished is_prefill_chunk "
+        "num_output_placeholders", "the way of a request"),
+    *_rows(_REQUEST, "num_stale_output_tokens drop_stale_output",
+        "output that is thrown away, from 0.27 on", optional=True),
+    *_rows("vllm.v1.engine:EngineCoreOutput.", "request_id new_token_ids finish_reason",
+        "what a batch brought a request"),
+    *_rows("vllm.v1.outputs:ModelRunnerOutput.", "sampled_token_ids req_id_to_index",
+        "accepted drafts"),
     *_rows("vllm.v1.engine.core:EngineCore.", "shutdown model_executor", "the engine's end"),
     *_rows(_OUTPUT, "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens "
         "total_num_scheduled_tokens scheduled_spec_decode_tokens preempted_req_ids",
         "the batch of a step"),
+    *_rows(_OUTPUT, "finished_req_ids num_invalid_spec_tokens",
+        "requests that ended; drafts that a grammar ruled out"),
     *_rows(_CACHED, "req_ids num_computed_tokens is_context_phase", "the batch of a step"),
+    *_rows(_CACHED, "resumed_req_ids", "requests that go on after a preemption"),
     *_rows(_NEW, "req_id num_computed_tokens prompt_token_ids prefill_token_ids",
         "the batch of a step"),
     # Configuration.

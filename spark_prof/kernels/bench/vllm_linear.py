@@ -25,6 +25,7 @@ from spark_prof.kernels.kernel_error import KernelError
 Multiply = Callable[[torch.Tensor, int], torch.Tensor]
 """Multiplies x [M, K] by the copy of the weight of that number."""
 
+_CONFIG = "vllm.config"
 _KERNELS = "vllm.model_executor.kernels.linear"
 _QUANT_KEYS = "vllm.model_executor.layers.quantization.utils.quant_utils"
 _SKINNY_TOKENS, _ROUTER_TOKENS = 16, 32
@@ -140,8 +141,8 @@ def _made(peer: LinearPeer, weight: Any) -> tuple[Any, Any]:
 
 def default_config(peer: LinearPeer) -> AbstractContextManager[None]:
     """A context in which vLLM's configuration is the default one."""
-    set_config = _attribute("vllm.config.set_current_vllm_config", peer)
-    found: AbstractContextManager[None] = set_config(_attribute("vllm.config.VllmConfig", peer)())
+    set_config = _attribute(f"{_CONFIG}.set_current_vllm_config", peer)
+    found: AbstractContextManager[None] = set_config(_attribute(f"{_CONFIG}.VllmConfig", peer)())
     return found
 
 
