@@ -42,7 +42,7 @@ def _takes(report: Report, found: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
     if found.of in ("run", "recording"):
         what = "The kernels of this run take" if found.of == "run" else "The recording lasts"
-        return f"{what} {microseconds(found.us)}{where}, and nothing tells what a token takes"
+        return f"{what} {microseconds(found.us)}{where}"
     batch = "" if found.batch is None else f" at batch {count(found.batch)}"
     few = ""
     if found.phase == "decode" and 0 < report.steps.decode < _FEW_STEPS:

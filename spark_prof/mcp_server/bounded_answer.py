@@ -46,10 +46,11 @@ class Answer:
 
 def written(answer: Answer) -> str:
     """The answer as JSON; what does not fit is told, and `next_cursor` goes on behind it."""
-    head, lost = _fitted(answer.data, _OF_HEAD)
     call = asdict(answer.next)
     if _size(call) > _OF_NEXT:
         call = asdict(Call("recordings", {}, "the call that follows is too long to be written"))
+    whole = MOST_BYTES - 500 - _size(call) - _size(answer.left_out)
+    head, lost = _fitted(answer.data, _OF_HEAD if answer.rows is not None else whole)
     record: dict[str, Any] = {"data": head}
     told = [text for text in (answer.left_out, lost) if text]
     rows: list[Any] = []

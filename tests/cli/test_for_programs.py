@@ -71,7 +71,7 @@ def test_a_section_is_one_in_every_format(run: Run, refuses: Refuses) -> None:
 
 def test_a_section_by_its_id_has_its_keys(run: Run) -> None:
     document = json.loads(run("report", GRAPHS, "--section", "floors", "--format", "json")[1])
-    assert document.keys() == {"schema", "roofline", "left_out"}
+    assert document.keys() == {"schema", "verdict", "roofline", "left_out"}
 
 
 @each_row("kind, rows", [("text", 2 + 2 + 1), ("csv", 1 + 2), ("json", 2)])

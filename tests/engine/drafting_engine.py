@@ -15,8 +15,6 @@ import json
 import os
 from typing import Any
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
 COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos")
 
 
@@ -36,6 +34,7 @@ def _spoil(kept: list[int]) -> None:
 
 def main() -> None:
     """Generates, and prints the counters."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
 
     parser = argparse.ArgumentParser(description=__doc__)
