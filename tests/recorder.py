@@ -46,7 +46,7 @@ class Scheduler:
         return fakes.decode(self.position)
 
     def update_from_output(self, scheduler_output: Any, tokens: list[int]) -> Any:
-        return {0: SimpleNamespace(outputs=[SimpleNamespace(new_token_ids=tokens)])}
+        return {0: SimpleNamespace(outputs=[SimpleNamespace(request_id="r", new_token_ids=tokens)])}
 
     def get_num_unfinished_requests(self) -> int:
         return 1

@@ -244,8 +244,9 @@ def faults_in(
     for pattern in (WAITS, *row.holds):
         if not matching(pattern, opcodes):
             yield f"no {pattern}"
-    if function.registers * row.threads > REGISTERS:
-        yield f"{function.registers} registers for each of {row.threads} threads do not fit"
+    threads = 32 * constants["WARPS"] if "WARPS" in constants else row.threads
+    if function.registers * threads > REGISTERS:
+        yield f"{function.registers} registers for each of {threads} threads do not fit"
     elif not function.registers:
         yield "its registers are not told"
 
