@@ -15,6 +15,7 @@ from spark_prof.dashboards.units import clean, counted, microseconds, share
 
 _NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
 _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
+_NAME_WIDTH = 24  # characters of the name of a bar, on a phone too
 _NAMES = {
     "floor": "lower bound",
     "components": "other components",
@@ -124,7 +125,7 @@ def floor_waterfall(report: Report) -> Plot:
     figure = new_figure(title, 90 + 28 * max(len(times), 2), margin={"r": 112})
     add_bars(
         figure,
-        [*(label(name_of(part, found.of)) for part in parts), "measured"],
+        [*(label(name_of(part, found.of), _NAME_WIDTH) for part in parts), "measured"],
         times,
         [*colors, NEUTRAL],
         base=[*begins, 0.0],
