@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
@@ -21,6 +20,7 @@ from spark_prof.analyzers.recorded_command import PLACE
 from spark_prof.analyzers.typed_command import Command, command, commented, source_word
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
+from spark_prof.dashboards.one_screen import LINES, height
 from spark_prof.dashboards.report_verdict import (
     SHOWN,
     shown_findings,
@@ -44,21 +44,20 @@ from spark_prof.vocabulary import EXCHANGES, FUSES
 
 _FINDINGS, _CAVEATS = SHOWN, 2
 """How many of each are shown."""
-_KERNELS_AND_PARTS = (
-    (7, 7),
-    (6, 7),
-    (6, 6),
-    (6, 5),
-    (5, 5),
-    (5, 4),
-    (4, 4),
-    (3, 4),
-    (3, 3),
-    (2, 3),
+_ROWS = (
+    (7, 7, SHOWN),
+    (6, 7, SHOWN),
+    (6, 6, SHOWN),
+    (6, 5, SHOWN),
+    (5, 5, SHOWN),
+    (5, 4, SHOWN),
+    (4, 4, SHOWN),
+    (3, 4, SHOWN),
+    (3, 3, SHOWN),
+    (2, 3, SHOWN),
+    (3, 4, SHOWN - 1),
 )
-"""How many of each are shown, from the first on until all fits on one screen."""
-_MOST_LINES, _COLUMNS = 70, 80
-_BROKEN_TITLE = 12  # characters from which on a title above narrow figures has two lines
+"""Kernels, parts and findings that are shown, from the first on until all fits on one screen."""
 _LONGEST_TEXT = 157
 _LONGEST_LINE, _LONGEST_RUN = 150, 240
 _WHOLE = " (and more: --section recording)"
@@ -81,34 +80,18 @@ def short_report(report: Report) -> Document:
         listed("verdict", "", _verdict(report)),
         listed("run", "Recorded", _recorded(report), _LONGEST_RUN),
         token_time_section.by_batch(report),
-        *changes(shown_findings(report.findings), _LONGEST_TEXT, report.findings),
     )
+    findings = shown_findings(report.findings)
     issues = issue_section.short_known_issues(report.audit)
     below = (issues, listed("caveats", "Caveats", _caveats(report)), _more(report))
-    for kernels, parts in _KERNELS_AND_PARTS:
+    for kernels, parts, most in _ROWS:
+        told = changes(findings[:most], _LONGEST_TEXT, report.findings)
         tables = (_parts(report, parts), _kernels(report, kernels))
-        sections = (*above, *tables, *below)
+        sections = (*above, *told, *tables, *below)
         found = document(run_section.title(report), (), sections, verdict=verdict_of(report))
-        if _height(found) <= _MOST_LINES:
+        if height(found) <= LINES:
             break
     return found
-
-
-def _height(found: Document) -> int:
-    """How many lines a document takes on a terminal, its title included."""
-
-    def wrapped(text: str) -> int:
-        return max(len(wrap(text, _COLUMNS)), 1)
-
-    lines = wrapped(found.title) + (wrapped(found.verdict) if found.verdict else 0)
-    for section in found.sections:
-        lines += (1 + wrapped(section.title)) * bool(section.title)
-        lines += sum(map(wrapped, section.intro))
-        if titles := [len(column.title) for column in section.columns if column.title]:
-            lines += 2 + (max(titles) > _BROKEN_TITLE)
-        prose = section.columns[0].kind == "prose"
-        lines += sum(wrapped(str(row[0])) if prose else 1 for row in section.rows)
-    return lines
 
 
 def changes(
