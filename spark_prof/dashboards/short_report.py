@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
@@ -20,7 +21,6 @@ from spark_prof.analyzers.recorded_command import PLACE
 from spark_prof.analyzers.typed_command import Command, command, commented, source_word
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.one_screen import LINES, height
 from spark_prof.dashboards.report_verdict import (
     SHOWN,
     shown_findings,
@@ -58,6 +58,8 @@ _ROWS = (
     (3, 4, SHOWN - 1),
 )
 """Kernels, parts and findings that are shown, from the first on until all fits on one screen."""
+_MOST_LINES, _COLUMNS = 70, 80
+_BROKEN_TITLE = 12  # characters from which on a title above narrow figures has two lines
 _LONGEST_TEXT = 157
 _LONGEST_LINE, _LONGEST_RUN = 150, 240
 _WHOLE = " (and more: --section recording)"
@@ -89,9 +91,26 @@ def short_report(report: Report) -> Document:
         tables = (_parts(report, parts), _kernels(report, kernels))
         sections = (*above, *told, *tables, *below)
         found = document(run_section.title(report), (), sections, verdict=verdict_of(report))
-        if height(found) <= LINES:
+        if _height(found) <= _MOST_LINES:
             break
     return found
+
+
+def _height(found: Document) -> int:
+    """How many lines a document takes on a terminal, its title included."""
+
+    def wrapped(text: str) -> int:
+        return max(len(wrap(text, _COLUMNS)), 1)
+
+    lines = wrapped(found.title) + (wrapped(found.verdict) if found.verdict else 0)
+    for section in found.sections:
+        lines += (1 + wrapped(section.title)) * bool(section.title)
+        lines += sum(map(wrapped, section.intro))
+        if titles := [len(column.title) for column in section.columns if column.title]:
+            lines += 2 + (max(titles) > _BROKEN_TITLE)
+        prose = section.columns[0].kind == "prose"
+        lines += sum(wrapped(str(row[0])) if prose else 1 for row in section.rows)
+    return lines
 
 
 def changes(
