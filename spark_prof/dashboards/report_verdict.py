@@ -75,7 +75,7 @@ def _named(parts: Sequence[Part], found: Waterfall, where: str = "") -> str:
     if most.us > _MOST * found.us:
         return f"most of it, {size}, is {name}"
     what = f"the largest part {where}" if where else "its largest part"
-    return f"{what.strip()} is {name}, {size}"
+    return f"{what} is {name}, {size}"
 
 
 def _first(report: Report) -> str:
@@ -99,10 +99,8 @@ def _side(found: Finding) -> str:
 
 
 def _worth(found: Finding, tells: str = "") -> str:
-    gain = (
-        ""
-        if found.ms_per_token is None
-        else (f"at most {microseconds(1000 * found.ms_per_token)} of a token")
-    )
+    gain = ""
+    if found.ms_per_token is not None:
+        gain = f"at most {microseconds(1000 * found.ms_per_token)} of a token"
     told = "; ".join(filter(None, (gain, tells)))
     return f" ({told})" if told else ""
