@@ -6,11 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_prof.dashboards.render import terminal
-from spark_prof.dashboards.section import Document, Section
+from spark_prof.dashboards.section import COLUMNS, LINES, Document, Section
 from spark_prof.dashboards.units import count
-
-LINES, COLUMNS = 70, 80
-"""What a document may take on a terminal that has no more columns than that."""
 
 
 def height(document: Document, width: int = COLUMNS) -> int:

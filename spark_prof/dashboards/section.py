@@ -16,6 +16,9 @@ from typing import Any, Literal, NamedTuple
 from spark_prof.analyzers.typed_command import Command
 from spark_prof.dashboards.units import MISSING, Figure, ShortName, clean, shorten
 
+LINES, COLUMNS = 70, 80
+"""What a document of one screen may take on a terminal that has no more columns than that."""
+
 Cell = str | float  # a `Figure` or another text or, in a bar column, a fraction of 1
 Kind = Literal["text", "number", "bar", "name", "prose", "command"]
 

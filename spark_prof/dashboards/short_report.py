@@ -26,7 +26,16 @@ from spark_prof.dashboards.report_verdict import (
     shown_findings,
     verdict_of,
 )
-from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
+from spark_prof.dashboards.section import (
+    COLUMNS,
+    LINES,
+    Document,
+    Section,
+    commands,
+    document,
+    listed,
+    table,
+)
 from spark_prof.dashboards.sections import (
     issue_section,
     layer_section,
@@ -58,7 +67,6 @@ _ROWS = (
     (3, 4, SHOWN - 1),
 )
 """Kernels, parts and findings that are shown, from the first on until all fits on one screen."""
-_MOST_LINES, _COLUMNS = 70, 80
 _BROKEN_TITLE = 12  # characters from which on a title above narrow figures has two lines
 _LONGEST_TEXT = 157
 _LONGEST_LINE, _LONGEST_RUN = 150, 240
@@ -91,7 +99,7 @@ def short_report(report: Report) -> Document:
         tables = (_parts(report, parts), _kernels(report, kernels))
         sections = (*above, *told, *tables, *below)
         found = document(run_section.title(report), (), sections, verdict=verdict_of(report))
-        if _height(found) <= _MOST_LINES:
+        if _height(found) <= LINES:
             break
     return found
 
@@ -100,7 +108,7 @@ def _height(found: Document) -> int:
     """How many lines a document takes on a terminal, its title included."""
 
     def wrapped(text: str) -> int:
-        return max(len(wrap(text, _COLUMNS)), 1)
+        return max(len(wrap(text, COLUMNS)), 1)
 
     lines = wrapped(found.title) + (wrapped(found.verdict) if found.verdict else 0)
     for section in found.sections:

@@ -11,8 +11,7 @@ from spark_prof.analyzers.comparing.comparison import Comparison
 from spark_prof.analyzers.comparing.outcome import outcome_of
 from spark_prof.dashboards.compare_answer import answer, headline
 from spark_prof.dashboards.compare_report import Compared, document, render_comparison
-from spark_prof.dashboards.one_screen import LINES
-from spark_prof.dashboards.section import Layout
+from spark_prof.dashboards.section import LINES, Layout
 from tests.dashboards.compare_cases import COUNT, KINDS, Case, Oracle, Pool, cases
 
 NAMES = ("before", "after")
