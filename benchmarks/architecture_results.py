@@ -104,6 +104,7 @@ def _introduction(done: Sequence[Result], tried: int) -> list[str]:
         *lines,
         "",
         *(f"Recorded on {line}." for line in about),
+        *_with_variables(done),
         "",
         f"- {len(done)} of {tried} architectures were compared; "
         f"{sum(result.right for result in done)} have nothing wrong.",
@@ -114,6 +115,15 @@ def _introduction(done: Sequence[Result], tried: int) -> list[str]:
         f"- Proven or derived: median {_percent(statistics.median(derived))}, "
         f"worst {_worst(done, derived)}.",
     ]
+
+
+def _with_variables(done: Sequence[Result]) -> list[str]:
+    """Which architectures were recorded with environment variables that others did not have."""
+    names: dict[str, list[str]] = {}
+    for result in done:
+        if variables := result.about.get("variables"):
+            names.setdefault(variables, []).append(result.name)
+    return [f"With {variables}: {', '.join(rows)}." for variables, rows in sorted(names.items())]
 
 
 def _table(done: Sequence[Result]) -> list[str]:
@@ -128,7 +138,7 @@ def _table(done: Sequence[Result]) -> list[str]:
             result.model,
             result.about["vllm"],
             *(found[name] for name in ("kernels", "weight_kernels")),
-            len(_wrong(result)) + _derived(result).get("wrong", 0),
+            len(_wrong(result)),
             *(_percent(_share(result, name)) for name in ("proven", "derived")),
         ]
         lines.append(_row(cells))

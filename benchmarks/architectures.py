@@ -342,6 +342,11 @@ def _about(bundle: Bundle) -> dict[str, str]:
         "vllm": str(facts.get("vllm", "")),
         "torch": str(facts.get("torch", "")),
         "date": datetime.now(UTC).date().isoformat(),
+        "variables": " ".join(
+            f"{name}={value}"
+            for name, value in sorted(os.environ.items())
+            if name.startswith("VLLM_") and name not in (*ENVIRONMENT, "VLLM_PORT")
+        ),
     }
 
 
