@@ -19,11 +19,11 @@ from typing import Literal
 from spark_prof.ab.accuracy_gate import LayerError, Position
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.loading import ALONE, Loading, refuse_at_once
 from spark_prof.ab.machine import Sampler, check_memory, free_bytes, keep_steady
 from spark_prof.ab.measuring import Shape, device_us, impossible, time_quads
-from spark_prof.ab.messages import Batch, Check, Facts, Rows
+from spark_prof.ab.messages import Batch, Facts
 from spark_prof.ab.recording import attribute, record
 from spark_prof.ab.refusals import refuse, refuse_shapes
 from spark_prof.ab.result import (
@@ -77,6 +77,8 @@ def run_ab(
     refuse(command, (a, b))
     refuse_shapes(command, (a, b), options.shapes, each=False)
     mode, lines = _with_memory(chosen, asked, command, a, b)
+    if options.at_once and not mode.one:
+        refuse_at_once(command, (a, b))
     with Claim(options.folder):
         keeper = Keeper(options.folder, _empty(command, a, b, mode, words), draw)
         for line in lines:
@@ -310,9 +312,6 @@ def _keep_run(setting: Setting, shape: Shape, found: Estimate, *of_sides: float 
     setting.say(f"{shape.words}: {line}")
 
 
-_ALONE = "a"  # the name that the swaps of an engine with one side have in it
-
-
 class _Starts:
     """Engines of one side each, one after the other, and what they have brought until now."""
 
@@ -332,22 +331,15 @@ class _Starts:
         """Whether times are wanted: the sides agree, or nobody minds."""
         return self._agreed or self._setting.options.time_anyway
 
-    def start(self, name: Literal["a", "b"], number: int) -> None:
-        """Starts an engine of a side and measures every shape in it."""
+    def start(self, name: Literal["a", "b"], engines: Loading, number: int) -> None:
+        """Measures every shape in an engine of a side."""
         setting = self._setting
-        side = setting.a if name == "a" else setting.b
-        swaps = SwapSettings({_ALONE: side.swaps})
         first_of_side = name not in self._bundles
-        with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
-            if number == 0:
-                arguments = with_options(setting.command.arguments, setting.b.options)
-                doing = "reading the arguments of side b"
-                engine.ask(Check(setting.command.form, arguments), Rows, doing)
-            facts = engine.start()
+        with engines.one(number) as (engine, facts):
             if first_of_side:
                 ranks, layers = describe(engine)
                 self._layers += layers
-                costs: dict[str, SideCosts] = {name: costs_of(_ALONE, facts, ranks)}
+                costs: dict[str, SideCosts] = {name: costs_of(ALONE, facts, ranks)}
                 keep_facts(setting, facts, tuple(_renamed(rank, name) for rank in ranks), costs)
                 if name == "b":
                     check_live(setting)
@@ -364,7 +356,7 @@ class _Starts:
                     keep_machine(setting, sampler)
             first = self._shapes[0]
             if first_of_side and setting.options.record and first.phase == "decode":
-                self._bundles[name] = record(setting, engine, facts, name, _ALONE, first)
+                self._bundles[name] = record(setting, engine, facts, name, ALONE, first)
 
     def _gate(self, engine: Engine, facts: Facts, name: str) -> None:
         """Keeps what side a says and how far it is from itself, or compares side b with that."""
@@ -372,11 +364,11 @@ class _Starts:
         text = setting.options.text
         for shape, batch, path in _generations(setting, facts, self._shapes):
             if name == "a":
-                keep_logits(engine, _ALONE, batch, path, text)
-                floor = compare_logits(engine, _ALONE, batch, path, text, disturbed=True)
+                keep_logits(engine, ALONE, batch, path, text)
+                floor = compare_logits(engine, ALONE, batch, path, text, disturbed=True)
                 self._floors[shape] = floor
             elif floor := self._floors.get(shape, ()):
-                found = compare_logits(engine, _ALONE, batch, path, text)
+                found = compare_logits(engine, ALONE, batch, path, text)
                 path.unlink(missing_ok=True)
                 self._agreed &= keep_verdict(setting, shape, facts, found, floor, self._layers)
 
@@ -384,16 +376,16 @@ class _Starts:
         setting = self._setting
         for shape in self._shapes:
             setting.say(f"timing {shape.words} on side {name}")
-            steps = time_quads(engine, shape, facts, setting.options.seconds, (_ALONE, _ALONE))
+            steps = time_quads(engine, shape, facts, setting.options.seconds, (ALONE, ALONE))
             counted = [step.duration_ns for step in steps if step.counts]
             if counted:
                 each_us = middle_mean(counted) / 1e3
                 setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
                 self._times[shape][name].append(each_us)
                 self._steps[shape][name] += steps
-                ahead, device = share_ahead(steps, _ALONE), self._device_us[shape]
+                ahead, device = share_ahead(steps, ALONE), self._device_us[shape]
                 if name not in device and (
-                    us := _device_alone(setting, engine, facts, shape, _ALONE, ahead, each_us)
+                    us := _device_alone(setting, engine, facts, shape, ALONE, ahead, each_us)
                 ):
                     device[name] = us
 
@@ -408,7 +400,7 @@ class _Starts:
             counted = sum(step.counts for step in (*of_a, *of_b))
             if shape == self._shapes[0]:
                 _tell_itself(setting, shape, a_us, counted)
-            ahead = (share_ahead(steps, _ALONE) for steps in (of_a, of_b))
+            ahead = (share_ahead(steps, ALONE) for steps in (of_a, of_b))
             device = (self._device_us[shape].get(name) for name in ("a", "b"))
             _keep_run(setting, shape, compare_starts(a_us, b_us, counted), *ahead, *device)
         if self._shapes and self.counts:
@@ -416,19 +408,27 @@ class _Starts:
 
 
 def run_two_engines(setting: Setting) -> None:
-    """Starts the engines one after the other and measures every shape in each."""
-    found = _Starts(setting)
-    starts = setting.options.starts
+    """Measures every shape in each engine, one engine after the other."""
+    starts = _Starts(setting)
+    count = setting.options.starts
+    sides: list[Literal["a", "b"]] = [
+        "a" if block.side == "a" else "b" for block in block_order(count // 4, SETTLE + 1)
+    ]
+    engines = Loading(setting, sides)
+    if setting.options.at_once:
+        setting.say(f"starting {count} engines at once")
     try:
-        for number, block in enumerate(block_order(starts // 4, SETTLE + 1)):
-            setting.say(f"starting engine {number + 1} of {starts}, side {block.side}")
-            found.start("a" if block.side == "a" else "b", number)
-            if not found.counts:
-                setting.keeper.miss("nothing was timed further, because the sides do not agree")
-                return
+        with engines.all():
+            for number, name in enumerate(sides):
+                doing = "waiting for" if setting.options.at_once else "starting"
+                setting.say(f"{doing} engine {number + 1} of {count}, side {name}")
+                starts.start(name, engines, number)
+                if not starts.counts:
+                    setting.keeper.miss("nothing was timed further: the sides do not agree")
+                    return
     finally:
-        # Where a start failed, what the earlier ones found is kept.
-        found.tell()
+        # Where a start failed, what the earlier ones measured is kept.
+        starts.tell()
         for size in setting.options.batch_sizes:
             with suppress(OSError):
                 setting.logits(size).unlink(missing_ok=True)

@@ -85,6 +85,7 @@ class Options:
     """Seconds after which an engine that neither answers nor logs is given up."""
     time_anyway: bool = False  # times are taken after a failed gate, too; they do not count
     text: Path | None = None  # held to by the gate in place of what side a would say
+    at_once: bool = False  # engines of several starts load at the same time
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

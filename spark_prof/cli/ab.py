@@ -69,6 +69,14 @@ def ab(
     starts: Annotated[
         int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
     ] = 4,
+    at_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-once",
+            help="With --mode two: load all engines at once and measure them in turn; the GPU "
+            "holds all of them.",
+        ),
+    ] = False,
     no_record: Annotated[
         bool, typer.Option("--no-record", help="Do not record where the gain comes from.")
     ] = False,
@@ -113,7 +121,7 @@ def ab(
     prompts = () if none else options.whole_numbers(prefill, "--prefill 128", most=_MOST)
     wanted = Options(
         folder, sizes, prompts, seconds, context, gate_tokens, not no_record, starts, timeout,
-        time_anyway, text,
+        time_anyway, text, at_once,
     )  # fmt: skip
     engine, other = engine_command(command or []), parse_side(a)
     if note := container_note(engine, (*other.options, *side.options)):

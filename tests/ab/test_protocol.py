@@ -89,6 +89,28 @@ def test_two_engines_are_started_in_turns(tmp_path: Path) -> None:
     assert not list(done.folder.glob(".logits*"))
 
 
+def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
+    """Every engine has answered its start before the first is measured; none is left behind."""
+    options = ("--b", "FAKE_SIDE=b", "--at-once", *SMALL)
+    words = "serve m --kv-cache-memory-bytes 1000000"
+    done = run(tmp_path, *options, model={"gain": 1.25}, words=words)
+    assert done.code == 0, done.errors
+    for found in done.result.runs:
+        assert gain_of(found).value == pytest.approx(1.25, rel=0.01)
+    progress = done.errors.splitlines()
+    first = next(n for n, line in enumerate(progress) if "timing" in line)
+    assert any("starting 4 engines at once" in line for line in progress[:first])
+    logs = [path.read_text() for path in sorted(done.folder.glob("engine-*.log"))]
+    assert len(logs) == 4
+    failing = run(
+        tmp_path / "failing", *options, model={"die": "Start", "die_in": "b"}, words=words
+    )
+    assert failing.code == 2
+    unfixed = run(tmp_path / "unfixed", *options)
+    assert unfixed.code == 2
+    assert "--kv-cache-memory-bytes" in unfixed.errors
+
+
 @each_row("options", [SWAP, ("--b", "FAKE_SIDE=b")])
 def test_where_the_host_is_behind_what_the_device_alone_needs_is_measured(
     tmp_path: Path, options: tuple[str, ...]

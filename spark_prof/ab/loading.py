@@ -1,0 +1,92 @@
+"""Loads the engines of a run that gives each side engines of its own: in turn, or all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import with_options
+from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.messages import Check, Facts, Rows
+from spark_prof.ab.setting import Setting
+from spark_prof.ab.sides import Side
+from spark_prof.errors import CommandError
+from spark_prof.profiler.commands import option_value
+from spark_prof.swaps.swap_settings import SwapSettings
+
+ALONE = "a"
+"""The name that the swaps of an engine with one side have in it."""
+
+_FIXED_CACHE = "--kv-cache-memory-bytes"
+
+
+def refuse_at_once(command: EngineCommand, sides: Sequence[Side]) -> None:
+    """Raises CommandError where engines would measure free memory while others load.
+
+    With a fixed size of the KV cache vLLM does not measure it.
+    """
+    for side in sides:
+        arguments = with_options(command.arguments, side.options)
+        if option_value(arguments, _FIXED_CACHE) is None:
+            raise CommandError(
+                f"--at-once: give vLLM {_FIXED_CACHE} (such as {_FIXED_CACHE} 4294967296), because "
+                "each engine would measure free memory while the others load"
+            )
+
+
+@dataclass
+class Loading:
+    """The engines of a run, one a start."""
+
+    setting: Setting
+    sides: Sequence[str]  # "a" or "b", one a start
+    _loaded: dict[int, tuple[Engine, Future[Facts]]] = field(default_factory=dict)
+
+    @contextmanager
+    def all(self) -> Iterator[None]:
+        """Loads every engine now where that was asked for; ends those that were never used."""
+        if not self.setting.options.at_once:
+            yield
+            return
+        with ThreadPoolExecutor(len(self.sides)) as pool:
+            # Engines end before the pool waits for its threads, whose questions then fail.
+            try:
+                for number in range(len(self.sides)):
+                    engine = self._engine(number)
+                    engine.__enter__()
+                    self._loaded[number] = engine, pool.submit(self._load, engine, number)
+                yield
+            finally:
+                for engine, _ in self._loaded.values():
+                    engine.__exit__(None, None, None)
+                self._loaded.clear()
+
+    @contextmanager
+    def one(self, number: int) -> Iterator[tuple[Engine, Facts]]:
+        """The engine of a start when it has loaded; it ends with the block."""
+        if number in self._loaded:
+            engine, facts = self._loaded.pop(number)
+            try:
+                yield engine, facts.result()
+            finally:
+                engine.__exit__(None, None, None)
+            return
+        with self._engine(number) as engine:
+            yield engine, self._load(engine, number)
+
+    def _engine(self, number: int) -> Engine:
+        name = self.sides[number]
+        side = self.setting.a if name == "a" else self.setting.b
+        swaps = SwapSettings({ALONE: side.swaps})
+        return self.setting.engine(side, swaps, f"engine-{number + 1}-{name}.log")
+
+    def _load(self, engine: Engine, number: int) -> Facts:
+        """Loads the model; before the first start also reads the arguments of side b."""
+        if number == 0:
+            command, b = self.setting.command, self.setting.b
+            check = Check(command.form, with_options(command.arguments, b.options))
+            engine.ask(check, Rows, "reading the arguments of side b")
+        return engine.start()
