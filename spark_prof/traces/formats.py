@@ -58,12 +58,12 @@ class Head:
         """Whether the text begins like that and these words stand in it."""
         return self.text.startswith(first) and all(word in self.text for word in words)
 
-    def has_table(self, wanted: Callable[[list[str]], bool]) -> bool:
+    def has_table(self, is_head: Callable[[list[str]], bool]) -> bool:
         """Whether one of the lines is the head line of such a CSV table."""
         if b"\0" in self.content[:1024]:
             return False
         lines = self.content.decode("utf-8", "replace").split("\n")
-        return any(wanted(head_of(line)) for line in lines if "," in line)
+        return any(is_head(head_of(line)) for line in lines if "," in line)
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ def format_of(path: Path) -> str:
     if not raw:
         raise FormatError(path, "is empty; record it again")
     head = Head(path, raw)
-    for known in FORMATS:
-        if known.shows(head):
-            return known.name
+    for trace_format in FORMATS:
+        if trace_format.shows(head):
+            return trace_format.name
     # Whoever reads traces needs no load generators.
     from spark_prof.traces.benchmarks.read import recognise
 

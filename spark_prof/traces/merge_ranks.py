@@ -97,7 +97,7 @@ def _portable(name: str, value: object) -> object:
     if name == "model":
         return PurePath(str(value)).name
     if isinstance(value, dict):
-        return {key: each for key, each in value.items() if key != "_name_or_path"}
+        return {key: entry for key, entry in value.items() if key != "_name_or_path"}
     return value
 
 
@@ -118,10 +118,12 @@ def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
         if any(table_file("cubins", 0) in part.meta.tables for part in parts):
             tables.add("cubins", 0, _cubins([part.frame("cubins", 0) for part in parts]))
         if any(table_file("functions", 0) in part.meta.tables for part in parts):
-            found = pd.concat([part.frame("functions", 0) for part in parts], ignore_index=True)
+            functions = pd.concat([part.frame("functions", 0) for part in parts], ignore_index=True)
             texts = {"architecture": str, "suffix": str}
-            found = found.astype(texts).drop_duplicates(["hash", "function"], ignore_index=True)
-            tables.add("functions", 0, found)
+            functions = functions.astype(texts).drop_duplicates(
+                ["hash", "function"], ignore_index=True
+            )
+            tables.add("functions", 0, functions)
     rows = dict(tables.rows)
     for part in parts:
         for name in part.meta.tables.keys() - rows:
@@ -184,11 +186,11 @@ def _severity(state: str) -> int:
 def _cubins(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Each piece of machine code once, with the kernels that ran of it on any host."""
     rows = pd.concat(tables, ignore_index=True).astype({"source": str})
-    ran = rows.groupby("hash")["functions"].agg(
+    kernels = rows.groupby("hash")["functions"].agg(
         lambda names: "\n".join(sorted({n for text in names for n in text.split("\n") if n}))
     )
     rows = rows.drop_duplicates("hash").sort_values("hash", ignore_index=True)
-    return rows.assign(functions=rows["hash"].map(ran))
+    return rows.assign(functions=rows["hash"].map(kernels))
 
 
 def _files_of(meta: Meta, process: str) -> Iterator[str]:

@@ -60,8 +60,8 @@ class Measured:
 
     def duration_ns(self) -> int | None:
         """How long it ran, None where that was not measured."""
-        found = (self.metrics.get(name) for name in _DURATIONS)
-        times = (time_ns(*value) for value in found if value is not None)
+        durations = (self.metrics.get(name) for name in _DURATIONS)
+        times = (time_ns(*value) for value in durations if value is not None)
         return next((t for t in times if t is not None and t >= 0), None)
 
 
@@ -101,7 +101,7 @@ def _swapped(text: str) -> str:
 
 def measured_trace(parts: Sequence[tuple[Path, list[Measured], list[str]]]) -> Foreign:
     """What was read of one run of Nsight Compute, file after file, as one process."""
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     lost = [
         "Nsight Compute runs each kernel alone, by default with fixed clocks and empty caches: "
         "gaps, steps and layers are unknown, and times are not those of the whole run"
@@ -112,9 +112,9 @@ def measured_trace(parts: Sequence[tuple[Path, list[Measured], list[str]]]) -> F
         lost += lacking
         if timeless := sum(kernel.duration_ns() is None for kernel in mine):
             lost.append(f"{timeless} kernels have no gpu__time_duration: they count as 0 ns")
-        found += mine
-    process = Process(None, _facts(found), metrics=_metrics(found))
-    windows = end_to_end(0, [_sum(kernel) for kernel in found], parts[0][0])
+        measurements += mine
+    process = Process(None, _facts(measurements), metrics=_metrics(measurements))
+    windows = end_to_end(0, [_sum(kernel) for kernel in measurements], parts[0][0])
     return Foreign(FORMAT, [process], windows, list(dict.fromkeys(lost)))
 
 
@@ -146,8 +146,8 @@ def _raw(table: PrintedTable) -> Iterator[Measured]:
             continue
         if (kernels + 1) * len(metrics) > _MOST_METRICS:
             raise table.bad(row, "more rows before it than ncu writes")
-        known = zip(metrics, values, units, strict=True)
-        yield Measured(about, {name: (value, unit) for name, value, unit in known if value})
+        cells = zip(metrics, values, units, strict=True)
+        yield Measured(about, {name: (value, unit) for name, value, unit in cells if value})
 
 
 def _sum(kernel: Measured) -> KernelSum:

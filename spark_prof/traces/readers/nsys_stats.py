@@ -228,8 +228,8 @@ def nsys_stats_csv(path: Path) -> Foreign:
 def report_of(head: Sequence[str]) -> str | None:
     """The name of the report whose table has that head, None for any other table."""
     names = set(units_of(head))
-    found = (r.name for r in REPORTS if r.columns <= names and not r.absent & names)
-    return next(found, None)
+    reports = (r.name for r in REPORTS if r.columns <= names and not r.absent & names)
+    return next(reports, None)
 
 
 def _kernel_sums(table: PrintedTable) -> Foreign:
