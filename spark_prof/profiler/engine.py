@@ -33,7 +33,7 @@ class EngineRecording:
         self._rows: list[tuple[int, ...]] = []
         self._drafts = DraftRecording()
         self._requests: RequestLog | None = None
-        self._piece = self._number = self._seen = 0
+        self._piece = self._number = self._rows_before = 0
         self._finished = False
         self._undo: list[Callable[[], None]] = []
 
@@ -70,9 +70,9 @@ class EngineRecording:
         """
         if "requests" in self.fence.failed:
             self._requests = None  # it would hold on to the engine's requests
-        if self._rows_kept == self._seen:
+        if self._rows_kept == self._rows_before:
             self.fence.call("flush", self.flush)
-        self._seen = self._rows_kept
+        self._rows_before = self._rows_kept
 
     def flush(self) -> None:
         """Writes the finished iterations as one piece; callable from any thread."""
@@ -84,13 +84,13 @@ class EngineRecording:
             requests, steps = log.take()
             tables.append(("engine_requests", REQUEST_DTYPE, requests))
             tables.append(("request_steps", REQUEST_STEP_DTYPE, steps))
-        if not any(found for _, _, found in tables):
+        if not any(table_rows for _, _, table_rows in tables):
             return
         piece, self._piece = self._piece, self._piece + 1
-        for table, kind, found in tables:
-            if found:
+        for table, kind, table_rows in tables:
+            if table_rows:
                 name = array_name(self.process.name, table, piece)
-                self.process.write(name, np.array(found, dtype=kind))
+                self.process.write(name, np.array(table_rows, dtype=kind))
 
     def abandon(self) -> None:
         """Takes the wraps off the scheduler and forgets what was not written."""

@@ -52,14 +52,14 @@ class LoadReader:
 
     def facts(self) -> dict[str, int | bool]:
         """The scheduler's limits, as far as they are known."""
-        found = {
+        limits = {
             "max_num_batched_tokens": self._most_tokens,
             "max_num_seqs": self._most_running,
             # One block is vLLM's null block, which no request gets.
             "kv_blocks": self._blocks and self._blocks - 1,
             "kv_block_size": self._block_size,
         }
-        facts: dict[str, int | bool] = {name: value for name, value in found.items() if value}
+        facts: dict[str, int | bool] = {name: value for name, value in limits.items() if value}
         if isinstance(self._prefixes, bool):
             facts["prefix_caching"] = self._prefixes
         return facts
