@@ -96,8 +96,8 @@ def _scope_of_node(nodes: pd.DataFrame, gpu: pd.DataFrame) -> Int64s:
     if nodes.empty:
         return np.full(len(gpu), NO_SCOPE, np.int64)
     scopes = nodes.drop_duplicates("node", keep="last").set_index("node")["scope"]
-    found = scopes.reindex(gpu["graph_node"], fill_value=NO_SCOPE)
-    return found.to_numpy(np.int64)
+    scope = scopes.reindex(gpu["graph_node"], fill_value=NO_SCOPE)
+    return scope.to_numpy(np.int64)
 
 
 def _readable(names: pd.Series) -> pd.Series:
@@ -111,8 +111,8 @@ def _readable(names: pd.Series) -> pd.Series:
 
 
 def _module(modules: Modules, scope: Int64s) -> Int64s:
-    found = modules.of_scope[scope]
-    return np.where(found >= 0, found + FIRST_MODULE, -1).astype(np.int64)
+    number = modules.of_scope[scope]
+    return np.where(number >= 0, number + FIRST_MODULE, -1).astype(np.int64)
 
 
 def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:
@@ -166,7 +166,7 @@ class ProcessWriter:
         self._modules: Modules = modules_of(process.scopes)
         self._added = pd.DataFrame()
         self._first, self._last = _OPEN_END, -_OPEN_END
-        self._ran = (_OPEN_END, -_OPEN_END)
+        self._work_span = (_OPEN_END, -_OPEN_END)
         self._left_out = LeftOut()
         self._in_graphs = self._launched = False
 
@@ -201,16 +201,18 @@ class ProcessWriter:
 
     def finish(self) -> None:
         """Adds what there is once per process."""
-        told = self._left_out.lines()
+        impossible_lines = self._left_out.lines()
         if self._left_out.most:
-            raise CommandError(f"{self._source} cannot be believed; record again ({told[0]})")
-        self.lost = [*told, *self.lost]
+            raise CommandError(
+                f"{self._source} cannot be believed; record again ({impossible_lines[0]})"
+            )
+        self.lost = [*impossible_lines, *self.lost]
         if self._steps is None or self._last < self._first:
             return
         frame = self._steps.frame()
         frame["end_ns"] = np.minimum(frame["end_ns"], max(self._last, self._first))
-        if not self._steps.known:
-            frame["start_ns"], frame["end_ns"] = self._ran
+        if not self._steps.has_source:
+            frame["start_ns"], frame["end_ns"] = self._work_span
         self._tables.add("steps", self.rank, frame)
         modules = pd.concat([module_rows(self._modules), self._added], ignore_index=True)
         self._tables.add("modules", self.rank, modules)
@@ -255,7 +257,7 @@ class ProcessWriter:
                 self._first = min(self._first, int(frame["start_ns"].min()))
                 self._last = max(self._last, int(frame["end_ns"].max()))
         # What the report is about: the GPU's work, or without any the operators.
-        ran = trace.operators if trace.gpu.empty else trace.gpu
-        if len(ran):
-            first, last = int(ran["start_ns"].min()), int(ran["end_ns"].max())
-            self._ran = min(self._ran[0], first), max(self._ran[1], last)
+        work = trace.operators if trace.gpu.empty else trace.gpu
+        if len(work):
+            first, last = int(work["start_ns"].min()), int(work["end_ns"].max())
+            self._work_span = min(self._work_span[0], first), max(self._work_span[1], last)

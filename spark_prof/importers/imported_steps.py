@@ -120,11 +120,11 @@ def batch_of(name: str, rule: int) -> Batch | None:
     match = _COMPILED[rule].fullmatch(name)
     if match is None:
         return None
-    found = match.groupdict()
-    number = {key: min(int(v), _LARGEST) for key, v in found.items() if v and key != "mode"}
-    if "mode" in found:
-        return _of_mode(str(found["mode"]), number, RULES[rule].modes)
-    if "prefill_requests" not in found:
+    fields = match.groupdict()
+    number = {key: min(int(v), _LARGEST) for key, v in fields.items() if v and key != "mode"}
+    if "mode" in fields:
+        return _of_mode(str(fields["mode"]), number, RULES[rule].modes)
+    if "prefill_requests" not in fields:
         return Batch()
     prefill, decode = number["prefill_requests"], number["decode_requests"]
     if not prefill and not decode:
@@ -133,8 +133,8 @@ def batch_of(name: str, rule: int) -> Batch | None:
     # The name counts a request's whole context, this step's tokens included.
     context = number.get("prefill_context", 0) + number.get("decode_context", 0)
     phase = "mixed" if prefill and decode else "prefill" if prefill else "decode"
-    known = max(context - sum(tokens), 0)
-    return Batch(phase, prefill, tokens[0], decode, tokens[1], known)
+    computed = max(context - sum(tokens), 0)
+    return Batch(phase, prefill, tokens[0], decode, tokens[1], computed)
 
 
 def _of_mode(mode: str, number: Mapping[str, int], modes: Mapping[str, str]) -> Batch | None:
@@ -176,7 +176,7 @@ class Steps:
         self._end = np.empty(0, np.int64)
         self._until = np.empty(0, np.int64)
         self.lost: list[str] = []
-        self.known = True
+        self.has_source = True
 
     def __len__(self) -> int:
         return len(self._start)
@@ -184,7 +184,7 @@ class Steps:
     @property
     def told_by(self) -> str:
         """What tells the steps: ranges, optimizer steps, CUDA graphs, or nothing."""
-        if not self.known:
+        if not self.has_source:
             return NOTHING
         if self._by_graphs:
             return "CUDA graphs"
@@ -201,11 +201,11 @@ class Steps:
         rules = np.array([rule_of(str(name)) for name in names] + [-1], np.int64)
         codes = markers["name"].cat.codes.to_numpy()
         of_row = rules[codes]
-        known = of_row[of_row >= 0]
-        if not len(known):
+        step_rules = of_row[of_row >= 0]
+        if not len(step_rules):
             return
         if self._rule < 0:
-            rule = int(known.min())
+            rule = int(step_rules.min())
             if RULES[rule].ends:
                 # Of several optimizers the one that is done last ends the step.
                 mine = markers[of_row == rule].sort_values("end_ns", kind="stable")
@@ -220,9 +220,9 @@ class Steps:
             self.add(start.astype(np.int64), end, [Batch()] * len(end))
             return
         batches = [batch_of(str(name), self._rule) for name in mine["name"]]
-        kept = np.array([batch is not None for batch in batches], bool)
-        kept &= ~self._overlong(mine)
-        frame = mine[kept]
+        has_batch = np.array([batch is not None for batch in batches], bool)
+        has_batch &= ~self._overlong(mine)
+        frame = mine[has_batch]
         start, end = (frame[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
         if len(start) > 1 and (start == end).all():
             # Marks: each begins a step, which the next one ends; the last one as late as usual.
@@ -230,8 +230,8 @@ class Steps:
             usual = int(np.median(np.diff(start[order])))
             frame, start = frame.iloc[order], start[order]
             end = np.append(start[1:] - 1, start[-1] + usual)
-        found = [batch_of(str(name), self._rule) for name in frame["name"]]
-        self.add(start, end, [batch for batch in found if batch is not None])
+        batches_of_frame = [batch_of(str(name), self._rule) for name in frame["name"]]
+        self.add(start, end, [batch for batch in batches_of_frame if batch is not None])
 
     def _overlong(self, ranges: pd.DataFrame) -> Flags:
         """Ranges that reach over several others of their name but for numbers: they cannot be.
@@ -239,18 +239,18 @@ class Steps:
         Where many do, they are steps of steps.
         """
         start, end = (ranges[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        found = np.zeros(len(start), bool)
+        overlong = np.zeros(len(start), bool)
         stem = np.array([_NUMBER.sub("", str(name)) for name in ranges["name"]], object)
         for same in dict.fromkeys(stem):
             rows = np.flatnonzero(stem == same)
             rows = rows[np.argsort(start[rows], kind="stable")]
-            held = np.searchsorted(start[rows], end[rows]) - np.arange(len(rows)) - 1
-            over = held >= _FEWEST_HELD
+            ranges_inside = np.searchsorted(start[rows], end[rows]) - np.arange(len(rows)) - 1
+            over = ranges_inside >= _FEWEST_HELD
             if over.sum() <= max(1, _MOST_OVERLONG * len(rows)):
-                found[rows[over]] = True
-        if found.any():
-            self.lost.append(f"{IMPOSSIBLE} {found.sum()} {OVERLONG}")
-        return found
+                overlong[rows[over]] = True
+        if overlong.any():
+            self.lost.append(f"{IMPOSSIBLE} {overlong.sum()} {OVERLONG}")
+        return overlong
 
     def add(self, start: Int64s, end: Int64s, batches: list[Batch]) -> None:
         """Takes in steps; of two that overlap the one that began first is kept."""
@@ -303,7 +303,7 @@ class Steps:
 def one_step(start_ns: int, end_ns: int) -> Steps:
     """The whole trace as one step of which nothing is known."""
     steps = Steps()
-    steps.known = False
+    steps.has_source = False
     steps.add(np.array([start_ns], np.int64), np.array([end_ns], np.int64), [Batch()])
     return steps
 
