@@ -121,7 +121,7 @@ class Timed:
     @property
     def rates(self) -> list[float]:
         """What a second brings, by each of the times."""
-        return [self.amount / each for each in self.seconds]
+        return [self.amount / duration for duration in self.seconds]
 
 
 def bandwidths(device: Device, room: Room) -> Iterator[Timed]:
@@ -151,13 +151,13 @@ def bandwidths(device: Device, room: Room) -> Iterator[Timed]:
             device.finish()
             readers.append(("a Triton kernel that adds up", read))
     size_bytes = count * 4
-    found = [
+    read_times = [
         Timed("read", size_bytes, device.seconds(read, cold), f"{name}, {size}")
         for name, read in readers
     ]
-    yield min(found, key=lambda timed: median(timed.seconds))
-    written = device.seconds(lambda: buffer.fill_(2.0), cold)
-    yield Timed("write", size_bytes, written, f"Tensor.fill_, {size}")
+    yield min(read_times, key=lambda timed: median(timed.seconds))
+    write_seconds = device.seconds(lambda: buffer.fill_(2.0), cold)
+    yield Timed("write", size_bytes, write_seconds, f"Tensor.fill_, {size}")
     half = count // 2
     source, target = buffer[:half], buffer[half : 2 * half]
     copied = device.seconds(lambda: target.copy_(source), cold)
@@ -199,9 +199,9 @@ def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
     if not room.buffer_bytes:
         raise KernelError("too little memory is free to measure its bandwidth")
     room = replace(room, buffer_bytes=min(room.buffer_bytes, largest))
-    found = {timed.quantity: timed for timed in (*bandwidths(on, room), *launches(on))}
-    read, copy = found["read"], found["copy"]
-    launch = found.get("launch_graph", Timed("", 1, [1e-6, 1e-6], "no launch"))
+    times = {timed.quantity: timed for timed in (*bandwidths(on, room), *launches(on))}
+    read, copy = times["read"], times["copy"]
+    launch = times.get("launch_graph", Timed("", 1, [1e-6, 1e-6], "no launch"))
     return Ceilings(
         read=spread(read.rates),
         copy=spread(copy.rates),

@@ -69,8 +69,8 @@ class Repeated:
             with torch.cuda.graph(self._graph):
                 try:
                     self.outputs = self._run()
-                except Exception as found:
-                    failure = found
+                except Exception as error:
+                    failure = error
                     raise
         except Exception as ended:
             # Ending a capture that was broken off fails too, and says less.
@@ -195,9 +195,9 @@ def largest_relative_l2(outputs: Sequence[torch.Tensor], expected: torch.Tensor)
 
     It is infinity if anything is NaN.
     """
-    found = torch.stack([*outputs]).to(torch.float64).flatten(1)
+    actual = torch.stack([*outputs]).to(torch.float64).flatten(1)
     right = expected.to(torch.float64).flatten(1)
-    errors = (found - right).norm(dim=1) / right.norm(dim=1)
+    errors = (actual - right).norm(dim=1) / right.norm(dim=1)
     return float(errors.nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 
 

@@ -176,8 +176,8 @@ def _driver() -> str:
         with suppress(Exception):
             nvml = importlib.import_module(module)
             nvml.nvmlInit()
-            found = nvml.nvmlSystemGetDriverVersion()
-            return found.decode() if isinstance(found, bytes) else str(found)
+            version = nvml.nvmlSystemGetDriverVersion()
+            return version.decode() if isinstance(version, bytes) else str(version)
     return ""
 
 
@@ -191,16 +191,16 @@ class Report:
     left_out: list[LeftOut] = field(default_factory=list)
     schema: int = 1  # of the file that benchmarks/kernels.py writes
 
-    def add(self, found: Cell | LeftOut) -> None:
+    def add(self, entry: Cell | LeftOut) -> None:
         """Takes the next result of a run; a cell takes the place of one of the same work."""
-        if isinstance(found, LeftOut):
-            self.left_out.append(found)
+        if isinstance(entry, LeftOut):
+            self.left_out.append(entry)
             return
         for place, cell in enumerate(self.cells):
-            if (cell.work, cell.label, cell.subject) == (found.work, found.label, found.subject):
-                self.cells[place] = found
+            if (cell.work, cell.label, cell.subject) == (entry.work, entry.label, entry.subject):
+                self.cells[place] = entry
                 return
-        self.cells.append(found)
+        self.cells.append(entry)
 
 
 def keep(report: Report, path: Path | None = None) -> Path:

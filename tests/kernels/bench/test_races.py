@@ -201,7 +201,7 @@ def test_what_a_recording_ran_stands_beside_and_is_no_contestant(device: str) ->
         formats=["nvfp4"],
         seconds_each=0.0,
         work=[(SHAPE, "nvfp4"), (SHAPE, "bf16"), (QWEN, "mxfp4")],
-        ran={((SHAPE, "nvfp4"), 1): ran},
+        recorded={((SHAPE, "nvfp4"), 1): ran},
     )
     one, two = run(request, torch.device(device))
     assert isinstance(one, Cell)
