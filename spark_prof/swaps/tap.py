@@ -231,7 +231,7 @@ class _Tapping:
         self.use = use
         self._runner = runner
         self._limit = limit
-        self._known: dict[str, TappedRequest] = {}
+        self._requests: dict[str, TappedRequest] = {}
         self._positions: dict[str, int] = {}  # of a step that has begun and has no logits yet
         self._order: list[str] | None = None
         self._faults: list[str] = []
@@ -262,10 +262,10 @@ class _Tapping:
         """Reads a vllm.v1.core.sched.output.SchedulerOutput."""
         for new in output.scheduled_new_reqs:
             # The second model runner is given a preempted request as a new one.
-            if new.req_id not in self._known:
+            if new.req_id not in self._requests:
                 prompt = new.prompt_token_ids or []
-                number, checksum = len(self._known), checksum_of(prompt)
-                self._known[new.req_id] = TappedRequest(number, len(prompt), checksum)
+                number, checksum = len(self._requests), checksum_of(prompt)
+                self._requests[new.req_id] = TappedRequest(number, len(prompt), checksum)
         cached = output.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
@@ -284,7 +284,7 @@ class _Tapping:
             raise CommandError(f"{len(logits)} rows of logits came for {len(order)} requests")
         rows, requests = [], []
         for row, name in enumerate(order):
-            request = self._known.get(name)
+            request = self._requests.get(name)
             if request is None or request.number >= self._limit:
                 continue
             # Part of a prompt has a row too, but no token is sampled from it.
