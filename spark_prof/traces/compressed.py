@@ -34,7 +34,7 @@ _IsalError = cast(type[Exception], igzip_lib.IsalError)
 """Its stub says that it is an exception rather than a class of them."""
 
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_OTHERS = {
+_UNREADABLE_FORMATS = {
     b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x04\x22\x4d\x18": "lz4",
     b"7z\xbc\xaf": "7z",
 }  # fmt: skip
@@ -89,7 +89,7 @@ def _bounded(path: Path, file: BinaryIO, blocks: Iterator[bytes]) -> Iterator[by
 def _decompressed(path: Path, file: BinaryIO) -> Iterator[bytes]:
     start = file.read(8)
     file.seek(0)
-    for magic, name in _OTHERS.items():
+    for magic, name in _UNREADABLE_FORMATS.items():
         if start.startswith(magic):
             raise CommandError(f"{path} is a {name} file; unpack it first, or use .gz or .zst")
     if start.startswith(_GZIP):

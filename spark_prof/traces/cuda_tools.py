@@ -43,7 +43,7 @@ from spark_prof.extras import install_command
 FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"  # environment variable that names the tools' folder
 
 _LONGEST_LINE = 1 << 16
-_SAID = 1 << 22  # bytes of a tool's complaints that are kept
+_MOST_STDERR = 1 << 22  # bytes of a tool's complaints that are kept
 
 
 class ToolError(CommandError):
@@ -133,7 +133,7 @@ def run_tool(
             finally:
                 timer.cancel()
         stderr.seek(0)
-        text = stderr.read(_SAID).decode(errors="replace").strip()
+        text = stderr.read(_MOST_STDERR).decode(errors="replace").strip()
     if stopped.is_set():
         raise ToolError(f"{name} was stopped after {seconds:.0f} seconds")
     if process.returncode:

@@ -162,10 +162,10 @@ FORMATS = (
 )  # fmt: skip
 """The first that shows counts. Results of load generators come after them."""
 
-BY_NAME = {known.name: known for known in FORMATS}
+BY_NAME = {row.name: row for row in FORMATS}
 
-_SURE = tuple(ending for known in FORMATS for ending in known.endings)
-_ENDINGS = (*_SURE, *(ending for known in FORMATS for ending in known.loose_endings))
+_SURE = tuple(ending for row in FORMATS for ending in row.endings)
+_ENDINGS = (*_SURE, *(ending for row in FORMATS for ending in row.loose_endings))
 
 
 def named_as_trace(path: str) -> bool:

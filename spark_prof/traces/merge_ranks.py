@@ -56,7 +56,7 @@ def moved(rows: pa.Table, shift: Shift) -> pa.Table:
 SHARED_TABLES = frozenset({"log", "cubins", "functions"})
 """Tables of all processes of a bundle, kept as rank 0's."""
 
-_ALIKE = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")
+_SHARED_FACTS = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")
 """Facts that all ranks of one run share."""
 
 
@@ -85,7 +85,7 @@ def check_same_run(parts: Sequence[Bundle]) -> None:
 def _difference(first: Bundle, second: Bundle) -> str | None:
     """Why the two cannot be parts of one run."""
     ours, theirs = (part.facts(part.ranks[0]) for part in (first, second))
-    for name in _ALIKE:
+    for name in _SHARED_FACTS:
         values = [_portable(name, fact.get(name)) for fact in (ours, theirs)]
         if name in ours and name in theirs and values[0] != values[1]:
             return f"{name} differs ({ours[name]!r:.40} and {theirs[name]!r:.40})"

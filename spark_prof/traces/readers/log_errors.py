@@ -50,7 +50,7 @@ _ERROR = re.compile(
 _BARE = re.compile(r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80})(?::\s(?P<message>.*))?$")
 """What follows a traceback, whatever its class is called."""
 
-_OTHERS = (
+_OTHER_ERRORS = (
     (re.compile(r"\s*what\(\):\s*(?P<message>.+)"), "C++ exception"),
     (re.compile(r"[\w. -]{1,60}: error: (?P<message>.+)"), "argument error"),
     (re.compile(r"(?P<message>(?:ptxas|nvcc) fatal\s*:.+)"), "compiler error"),
@@ -205,7 +205,7 @@ class ErrorWatch:
         if match := _ERROR.match(line.body):
             name, message = match["name"].rsplit(".", 1)[-1], match["message"] or ""
         else:
-            for pattern, kind in _OTHERS:
+            for pattern, kind in _OTHER_ERRORS:
                 if match := pattern.match(line.body):
                     name, message = kind, match["message"]
                     break
