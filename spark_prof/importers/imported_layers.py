@@ -28,7 +28,7 @@ from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm, split_name
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.arrays import Flags, Int64s
-from spark_prof.importers.imported_steps import Steps
+from spark_prof.importers.imported_steps import ImportedSteps
 from spark_prof.importers.modules import Modules, modules_of
 from spark_prof.importers.repeats import Repeats, guess_layers
 from spark_prof.traces.bundle import Bundle
@@ -313,7 +313,12 @@ class Layers:
         return bool(self.references or self.captures)
 
     def place(
-        self, kernels: pd.DataFrame, rank: int, steps: Steps, modules: Modules, training: bool
+        self,
+        kernels: pd.DataFrame,
+        rank: int,
+        steps: ImportedSteps,
+        modules: Modules,
+        training: bool,
     ) -> Placed:
         """Places the kernels of a whole process that have no layer yet.
 
@@ -346,7 +351,7 @@ class Layers:
         return replace(placed, lost=(*used, *placed.lost))
 
     def _captured(
-        self, kernels: pd.DataFrame, rank: int, steps: Steps
+        self, kernels: pd.DataFrame, rank: int, steps: ImportedSteps
     ) -> tuple[Int64s, tuple[str, ...]]:
         """The component of each kernel by the capture of its graph, -1 for none; what was used."""
         captures = self.captures.get(rank, self.captures.get(None, []))
@@ -359,7 +364,7 @@ class Layers:
 
 
 def _aligned(
-    kernels: pd.DataFrame, is_open: Flags, reference: Reference, steps: Steps, free: int
+    kernels: pd.DataFrame, is_open: Flags, reference: Reference, steps: ImportedSteps, free: int
 ) -> Placed:
     """The kernels, the open ones placed as their partners in the reference."""
     phase = steps.frame()["phase"].to_numpy()
@@ -381,7 +386,7 @@ def _aligned(
 
 
 def _guessed(
-    kernels: pd.DataFrame, is_open: Flags, component: Int64s, captured: Flags, steps: Steps,
+    kernels: pd.DataFrame, is_open: Flags, component: Int64s, captured: Flags, steps: ImportedSteps,
     training: bool, free: int,
 ) -> Placed:  # fmt: skip
     """The kernels, the open ones placed by captures and by what repeats."""

@@ -11,8 +11,13 @@ from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.importers.imported_layers import Layers
-from spark_prof.importers.imported_steps import NOTHING_TELLS, Steps, one_step, steps_by_graphs
-from spark_prof.importers.impossible import LeftOut, without_impossible
+from spark_prof.importers.imported_steps import (
+    NOTHING_TELLS,
+    ImportedSteps,
+    one_step,
+    steps_by_graphs,
+)
+from spark_prof.importers.impossible import LeftOutRecords, without_impossible
 from spark_prof.importers.modules import Modules, model_of, modules_of
 from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.demangle import demangled
@@ -26,7 +31,7 @@ _NEVER = 1 << 62
 
 
 def kernel_rows(
-    window: Window, nodes: pd.DataFrame, modules: Modules, steps: Steps
+    window: Window, nodes: pd.DataFrame, modules: Modules, steps: ImportedSteps
 ) -> pd.DataFrame:
     """The window's rows of the `kernels` table, in order of their start.
 
@@ -63,7 +68,7 @@ def kernel_rows(
     return rows
 
 
-def call_rows(window: Window, modules: Modules, steps: Steps) -> pd.DataFrame:
+def call_rows(window: Window, modules: Modules, steps: ImportedSteps) -> pd.DataFrame:
     """The window's rows of the `ranges` table."""
     calls = window.calls
     scope = calls["scope"].to_numpy(np.int64)
@@ -115,7 +120,7 @@ def _module(modules: Modules, scope: Int64s) -> Int64s:
     return np.where(number >= 0, number + FIRST_MODULE, -1).astype(np.int64)
 
 
-def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:
+def _outside_modules(window: Window, modules: Modules, steps: ImportedSteps) -> Int64s:
     """The phase of each row of the window's `gpu` that no module launched, -1 where unknown.
 
     Before the model the batch is prepared, between model and logits the rows for the logits are
@@ -161,13 +166,13 @@ class ProcessWriter:
         self.process, self.rank = process, rank
         self.lost: list[str] = []
         self._tables, self._layers, self._source = tables, layers, source
-        self._steps: Steps | None = None
+        self._steps: ImportedSteps | None = None
         self._scopes = -1
         self._modules: Modules = modules_of(process.scopes)
         self._added = pd.DataFrame()
         self._first, self._last = _OPEN_END, -_OPEN_END
         self._work_span = (_OPEN_END, -_OPEN_END)
-        self._left_out = LeftOut()
+        self._left_out = LeftOutRecords()
         self._in_graphs = self._launched = False
 
     def add(self, window: Window, whole: bool) -> None:
@@ -236,9 +241,9 @@ class ProcessWriter:
             facts["steps_by"] = self._steps.told_by
         return {key: value for key, value in facts.items() if value not in (None, "")}
 
-    def _find_steps(self, window: Window, whole: bool) -> Steps:
+    def _find_steps(self, window: Window, whole: bool) -> ImportedSteps:
         if self._steps is None:
-            steps = Steps(self._first)
+            steps = ImportedSteps(self._first)
             steps.add_markers(window.trace.markers)
             if not len(steps) and whole:
                 steps = steps_by_graphs(window) or steps

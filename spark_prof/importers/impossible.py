@@ -33,7 +33,7 @@ _SAME_CALL = ("name", "end_ns", "thread", "correlation")
 
 
 @dataclass
-class LeftOut:
+class LeftOutRecords:
     """How many records of a process were left out, and how many there were."""
 
     records: int = 0  # kernels, copies and memsets that the trace has
@@ -69,7 +69,7 @@ class LeftOut:
         return lines
 
 
-def without_impossible(window: Window, left_out: LeftOut, *, amd: bool) -> Window:
+def without_impossible(window: Window, left_out: LeftOutRecords, *, amd: bool) -> Window:
     """The window without records that cannot be, which are counted in `left_out`."""
     left_out.records += len(window.trace.gpu) + window.trace.unreadable
     if window.trace.unreadable:
@@ -93,7 +93,7 @@ def _of_rows(window: Window, chosen: Flags) -> Window:
     return replace(window, trace=trace, **rows)
 
 
-def _sound_calls(window: Window, left_out: LeftOut) -> tuple[Window, Span | None]:
+def _sound_calls(window: Window, left_out: LeftOutRecords) -> tuple[Window, Span | None]:
     """The window whose calls, ranges and operators have times that can be, and their span."""
     trace = window.trace
     frames = {

@@ -14,7 +14,7 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.profiler.request_log import ChosenBatch, RequestLog, log_requests
-from spark_prof.profiler.scheduler_load import Load
+from spark_prof.profiler.scheduler_load import SchedulerLoad
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import ENGINE_DTYPE, REQUEST_DTYPE, REQUEST_STEP_DTYPE, array_name
 
@@ -167,7 +167,7 @@ class EngineRecording:
         got = {item.request_id: len(item.new_token_ids) for item in items if item.new_token_ids}
         unfinished = self._scheduler.get_num_unfinished_requests()
         now, number = time.time_ns(), self._number
-        load = chosen.load if chosen is not None else Load()
+        load = chosen.load if chosen is not None else SchedulerLoad()
         self._rows.append(
             (key, begin, now, tokens, sum(got.values()), len(got), unfinished, number, *load)
         )

@@ -16,7 +16,7 @@ import torch
 from spark_prof.kernels.bench.ceilings import (
     Device,
     Room,
-    Timed,
+    TimedAmount,
     bandwidths,
     launches,
     room_of,
@@ -26,7 +26,7 @@ from spark_prof.traces.measured import Measured, Measurement
 from spark_prof.vocabulary import PRECISIONS
 
 
-def rate(timed: Timed, unit: str) -> Measurement:
+def rate(timed: TimedAmount, unit: str) -> Measurement:
     """Amount over time, that of the repeat in the middle."""
     amount, seconds = timed.amount, timed.seconds
     return Measurement(
@@ -40,7 +40,7 @@ def rate(timed: Timed, unit: str) -> Measurement:
     )
 
 
-def each_of(timed: Timed) -> Measurement:
+def each_of(timed: TimedAmount) -> Measurement:
     """Time over amount."""
     unit_seconds = [value / timed.amount for value in timed.seconds]
     return Measurement(
@@ -81,7 +81,7 @@ def products(device: Device, room: Room) -> Iterator[Measurement | str]:
                 reason = _reason(error)
                 break
             how = f"{side} x {side} x {side}, {with_what}"
-            measurement = rate(Timed(precision, 2.0 * side**3, seconds, how), "op/s")
+            measurement = rate(TimedAmount(precision, 2.0 * side**3, seconds, how), "op/s")
             if best is None or measurement.value > best.value:
                 best = measurement
             if median(seconds) > _LONG_ENOUGH_S:

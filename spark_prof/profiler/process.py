@@ -17,7 +17,7 @@ from spark_prof.profiler.alive import RecorderWatch
 from spark_prof.profiler.pauses import Pauses
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule
-from spark_prof.profiler.window import Window
+from spark_prof.profiler.window import StepWindow
 from spark_prof.traces.chunks import (
     LATER_ENGINE,
     LATER_ENGINE_FILE,
@@ -135,7 +135,7 @@ class Process:
         value = {"tensors": list(rows)} | self._who()
         write_json(self.folder, tensors_name(self.name), value, symbols=True)
 
-    def progress(self, window: Window, *, finished: bool = False, ended: str = "") -> None:
+    def progress(self, window: StepWindow, *, finished: bool = False, ended: str = "") -> None:
         """Writes how far the recording is, where that has changed.
 
         Args:

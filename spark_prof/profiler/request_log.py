@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_prof.profiler.scheduler_load import Load, LoadReader
+from spark_prof.profiler.scheduler_load import LoadReader, SchedulerLoad
 from spark_prof.vocabulary import FINISHES
 
 _REASONS = {name: code for code, name in enumerate(FINISHES) if name}
@@ -48,7 +48,7 @@ class _Entry:
 class ChosenBatch(NamedTuple):
     """What is known of a batch when it is chosen."""
 
-    load: Load
+    load: SchedulerLoad
     reading: dict[str, int]  # tokens by id of the requests that read in it
 
 

@@ -16,7 +16,7 @@ _QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 _READY = ("WAITING", "PREEMPTED")  # statuses of a request that waits for nothing but its place
 
 
-class Load(NamedTuple):
+class SchedulerLoad(NamedTuple):
     """Requests and KV blocks at one batch; the columns of the `engine` table."""
 
     running: int = -1
@@ -64,7 +64,7 @@ class LoadReader:
             facts["prefix_caching"] = self._prefixes
         return facts
 
-    def read(self, output: Any, reading: int) -> Load:
+    def read(self, output: Any, reading: int) -> SchedulerLoad:
         """The load after a batch was chosen.
 
         Args:
@@ -76,7 +76,7 @@ class LoadReader:
         waiting = sum(len(getattr(scheduler, name)) for name in self._queues)
         free = int(self._free()) if self._free is not None else -1
         limit = self._limit(output, running, waiting, free, reading) if self._queues else UNKNOWN
-        return Load(running, waiting, free, limit)
+        return SchedulerLoad(running, waiting, free, limit)
 
     def _limit(self, output: Any, running: int, waiting: int, free: int, reading: int) -> int:
         if getattr(output, "preempted_req_ids", None):

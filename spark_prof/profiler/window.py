@@ -89,7 +89,7 @@ class Sampling:
 
 
 @dataclass
-class Window:
+class StepWindow:
     """The steps that a recording wants."""
 
     steps: int  # to watch, 0 for no limit
@@ -161,7 +161,7 @@ class _Size:
         self.settled |= self.passed >= _PATIENCE
 
 
-class SteadyWindow(Window):
+class SteadyWindow(StepWindow):
     """So many decode steps of each batch size in the steady state.
 
     Watched and timed steps take turns for each size anew. It closes after the sizes that were asked
@@ -175,7 +175,7 @@ class SteadyWindow(Window):
         self._latest: tuple[int, int] = (0, 0)
 
     def wants(self, batch: Batch, now_ns: int) -> Take:
-        """What happens to the step; see `Window`."""
+        """What happens to the step; see `StepWindow`."""
         number = batch.decode_requests if batch.phase == DECODE else 0
         (before, began), self._latest = self._latest, (number, now_ns)
         if self.closed or not number or (self._batch_sizes and number not in self._batch_sizes):

@@ -27,7 +27,7 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.window import Sampling, SteadyWindow, Stretches, Take, Window
+from spark_prof.profiler.window import Sampling, SteadyWindow, StepWindow, Stretches, Take
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
@@ -434,11 +434,11 @@ class WorkerRecording:
         self._piece += 1
 
 
-def _window(settings: Settings) -> Window:
+def _window(settings: Settings) -> StepWindow:
     stretches = Stretches(settings.stretch, settings.period)
     if settings.steady:
         return SteadyWindow(settings.steps, stretches, settings.batch_sizes)
-    return Window(settings.steps, settings.warmup_steps, settings.decode_only, stretches)
+    return StepWindow(settings.steps, settings.warmup_steps, settings.decode_only, stretches)
 
 
 def _wait_for_gpu() -> None:

@@ -253,7 +253,7 @@ class NormedMatrix(LayerPart):
         return x, None if residual is None else residual.contiguous(), bias
 
 
-class Attention(LayerPart):
+class AttentionPart(LayerPart):
     """From qkv on: norms of heads, rotation, KV cache, attention."""
 
     def stock(self, qkv: torch.Tensor, positions: torch.Tensor) -> Any:
@@ -311,7 +311,7 @@ class NormedExperts(LayerPart):
 
 
 _KINDS: Mapping[Part, type[LayerPart]] = dict(
-    zip(PARTS, (NormedMatrix, Attention, NormedExperts), strict=True)
+    zip(PARTS, (NormedMatrix, AttentionPart, NormedExperts), strict=True)
 )
 
 

@@ -111,7 +111,7 @@ class TappedRequest:
     sampled: int = 0
 
 
-class Recording:
+class LogitRecording:
     """Keeps logits in the host's memory until they are written, if this rank keeps any."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Recording:
             raise CommandError(one_line(f"{self._path} cannot be written: {error}")) from error
 
 
-class Comparison:
+class LogitComparison:
     """Compares logits with those of a file, which stay on disk until they are needed.
 
     A rank that does not compare only forces tokens.
@@ -214,7 +214,7 @@ class Comparison:
         """Nothing is to be written."""
 
 
-Use = Recording | Comparison
+Use = LogitRecording | LogitComparison
 """Takes the logits of sampled tokens and says which tokens they shall be."""
 
 
@@ -344,9 +344,9 @@ class Tap:
     def _use(self, mode: str, path: str, text: Mapping[int, Sequence[int]]) -> Use:
         _refuse_other_engines(self._worker)
         if mode == "record":
-            return Recording(Path(path), keeps=self._first, text=text)
+            return LogitRecording(Path(path), keeps=self._first, text=text)
         if mode == "compare":
-            return Comparison(Path(path), compares=self._first)
+            return LogitComparison(Path(path), compares=self._first)
         raise CommandError(f"there is no tap {mode}; give record, compare or off")
 
     def _around_execute(

@@ -60,18 +60,18 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
     return dict(sorted(facts.items()))
 
 
-class Recording(msgspec.Struct):
+class RecordingNote(msgspec.Struct):
     """What the recorder said when it began."""
 
     command: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
 
 
-def recording_of(pieces: Path) -> Recording:
+def recording_of(pieces: Path) -> RecordingNote:
     """What the recorder said; nothing where it ran on another host, or its file is damaged."""
     with suppress(msgspec.ValidationError):
-        return msgspec.convert(json_object(pieces / RECORDING_FILE), Recording)
-    return Recording()
+        return msgspec.convert(json_object(pieces / RECORDING_FILE), RecordingNote)
+    return RecordingNote()
 
 
 def piece_numbers(pieces: Path, process: str) -> list[int]:

@@ -77,7 +77,7 @@ class RecordingInProgress(Source):
 
 
 @dataclass(frozen=True)
-class Trace(Source):
+class TraceSource(Source):
     """What can be imported: a file in one of `formats.FORMATS`, or a folder with one run."""
 
     format: str
@@ -108,7 +108,7 @@ class TuneFile(AbResult):
 
 
 @dataclass(frozen=True)
-class MachineCode(Source):
+class MachineCodeSource(Source):
     """A cubin, a folder of them, a library or an executable."""
 
 
@@ -131,9 +131,9 @@ def resolve(source: str) -> Source:
     if members := _several(source):
         return Folder(source, members)
     if holds_machine_code(path):
-        return MachineCode(source)
+        return MachineCodeSource(source)
     kind = format_of(path)
-    return LoadTest(source) if kind == BENCHMARK else Trace(source, kind)
+    return LoadTest(source) if kind == BENCHMARK else TraceSource(source, kind)
 
 
 @contextmanager

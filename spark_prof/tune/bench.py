@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spark_prof.tune.budget import Budget
-from spark_prof.tune.known_gains import Evidence
+from spark_prof.tune.known_gains import TrialEvidence
 from spark_prof.tune.tune_trial import (
     BASE,
     Candidate,
@@ -43,7 +43,7 @@ class Bench:
 
     measure: Measure
     budget: Budget
-    evidence: Evidence
+    evidence: TrialEvidence
     order: dict[str, int]  # of the candidates' words in their table
     swapped: list[str]  # candidates that share an engine with the base
     separate: list[str]  # candidates that need one of their own
@@ -70,7 +70,7 @@ class Bench:
         order = {candidate.words: at for at, candidate in enumerate(candidates)}
         swapped = [w for w in order if swaps_only((w,)) and w not in alone]
         separate = [words for words in order if words not in swapped]
-        evidence = Evidence(swapped, measure.floor)
+        evidence = TrialEvidence(swapped, measure.floor)
         faster_before = frozenset(c.words for c in candidates if c.faster_before)
         budget = Budget(measure)
         return cls(

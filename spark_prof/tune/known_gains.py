@@ -33,7 +33,7 @@ Verdict = Literal[
 ]  # fmt: skip
 
 
-class Evidence:
+class TrialEvidence:
     """Trials, and the gain over the base that they tell of each combination."""
 
     def __init__(self, swapped: Sequence[str], floor: float) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 from spark_prof.cores import cores
-from spark_prof.kernels.bench.race import Call, Setting, race
+from spark_prof.kernels.bench.race import Call, RaceSetting, race
 from spark_prof.kernels.dense import LinearConfig, room_for_rows
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
@@ -108,7 +108,7 @@ def best(
     work: Work,
     processors: int,
     call_of: Callable[[C], Call],
-    setting: Setting,
+    setting: RaceSetting,
     stop: Callable[[], bool],  # whether no further round shall begin
     further_starts: Sequence[C] = (),  # such as the best of a like work
 ) -> C:
@@ -128,7 +128,7 @@ def best(
 
 
 def _times(
-    configs: Sequence[C], call_of: Callable[[C], Call], setting: Setting
+    configs: Sequence[C], call_of: Callable[[C], Call], setting: RaceSetting
 ) -> list[float | None]:
     calls = [call_of(config) for config in configs]
     _compile(calls)

@@ -13,7 +13,7 @@ import torch
 from spark_prof.kernels.bench.configurations import best, known_config
 from spark_prof.kernels.bench.race import (
     Call,
-    Setting,
+    RaceSetting,
     clones,
     largest_relative_l2,
     prepared,
@@ -133,7 +133,7 @@ class Field:
         def error(outputs: Sequence[torch.Tensor]) -> float:
             return largest_relative_l2(outputs, expected)
 
-        setting = Setting(len(expected), write, error, tolerance, expected.device)
+        setting = RaceSetting(len(expected), write, error, tolerance, expected.device)
         entered: dict[str, Call | Result] = {}
         config: Any = None
         if self._ours:
@@ -163,7 +163,7 @@ class Field:
     def _call(self, config: Any, inputs: Inputs) -> Call:
         return inputs.call(_computing(self._ours, None, config))
 
-    def _config_before(self, work: Work, setting: Setting) -> Any:
+    def _config_before(self, work: Work, setting: RaceSetting) -> Any:
         """What the kernel runs with before any search; None where there is nothing to choose."""
         if self._kernel is None or not self._kernel.tuned_as:
             return None
@@ -171,7 +171,7 @@ class Field:
         arch, gpu = architecture(setting.device), gpu_name(setting.device)
         return known_config(default, work, arch, gpu, self._request.runs)
 
-    def _searched(self, start: Any, work: Work, inputs: Inputs, setting: Setting) -> Any:
+    def _searched(self, start: Any, work: Work, inputs: Inputs, setting: RaceSetting) -> Any:
         if start is None or self._stop is None:
             return start
         call_of = partial(self._call, inputs=inputs)

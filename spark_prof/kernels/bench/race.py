@@ -112,7 +112,7 @@ _MOST_CALLS = 512
 
 
 @dataclass(frozen=True)
-class Setting:
+class RaceSetting:
     """What all contestants of a race do, and where."""
 
     calls: int
@@ -151,7 +151,7 @@ def race(
     # By name what does the call of a number, from 0 to the plan's calls - 1, or why somebody
     # cannot take part.
     contestants: Mapping[str, Call | Result],
-    setting: Setting,
+    setting: RaceSetting,
     seconds: float = 0.5,  # after the fewest repeats no more are begun once this has passed
     fewest: int = 20,
 ) -> tuple[Result, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from spark_prof.kernels.bench.configurations import known_config
-from spark_prof.kernels.bench.race import Call, Setting, largest_relative_l2, race
+from spark_prof.kernels.bench.race import Call, RaceSetting, largest_relative_l2, race
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, Piece
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.registry import ReplacementKernel
@@ -62,7 +62,7 @@ def main(work: Callable[[torch.device], Replay], about: str | None) -> int:
         return 0
     expected = replay.expected()
     error = lambda outputs: largest_relative_l2(outputs, expected)  # noqa: E731
-    setting = Setting(replay.calls, replay.before, error, replay.tolerance, device)
+    setting = RaceSetting(replay.calls, replay.before, error, replay.tolerance, device)
     (result,) = race({"it": replay.call}, setting)
     wrong = result.failed or replay.problem()
     if wrong or result.us is None:

@@ -37,7 +37,7 @@ _POISON = {torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5A5A5, torch.int32: 0x7FA
 """NaNs that no arithmetic makes."""
 
 
-class Guarded:
+class GuardedResult:
     """A result to be written: poisoned, with poison before and behind."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:

@@ -40,7 +40,7 @@ from spark_prof.kernels.check.cases import (
     cases_of,
     formats_of,
 )
-from spark_prof.kernels.check.inputs import Guarded, copies, memory_of
+from spark_prof.kernels.check.inputs import GuardedResult, copies, memory_of
 from spark_prof.kernels.check.normed_cases import NormedCase, normed_cases
 from spark_prof.kernels.check.normed_experts_cases import (
     NormedExpertsCase,
@@ -123,7 +123,7 @@ def run_case(case: AnyCase, candidate: Candidate, device: str) -> Judgement:
     posed = case.pose(candidate, device)
     guarded = None
     if not candidate.is_custom and isinstance(posed.layer, LinearLayer | ExpertsLayer):
-        guarded = Guarded(*posed.results[0], device)
+        guarded = GuardedResult(*posed.results[0], device)
     out = guarded.tensor if guarded else None
     try:
         replacement = _built(candidate, posed)

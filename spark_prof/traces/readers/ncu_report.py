@@ -18,7 +18,7 @@ import msgspec
 from spark_prof.errors import CommandError, one_line, os_errors
 from spark_prof.extras import install_command
 from spark_prof.traces.foreign import Foreign
-from spark_prof.traces.readers.ncu_csv import Measured, measured_trace
+from spark_prof.traces.readers.ncu_csv import MeasuredKernel, measured_trace
 
 REPORT_MAGIC = b"NVR\0"
 
@@ -55,7 +55,7 @@ def ncu_report(path: Path) -> Foreign:
     return measured_trace([(path, *kernels_of_report(path))])
 
 
-def kernels_of_report(path: Path) -> tuple[list[Measured], list[str]]:
+def kernels_of_report(path: Path) -> tuple[list[MeasuredKernel], list[str]]:
     """The measured kernels of a report, and what it lacks."""
     lines = _lines(path)
     try:
@@ -100,7 +100,7 @@ def _lines(path: Path) -> list[bytes]:
     return process.stdout.splitlines()
 
 
-def _measured(name: str, metrics: dict[str, tuple[str, str]]) -> Measured:
+def _measured(name: str, metrics: dict[str, tuple[str, str]]) -> MeasuredKernel:
     def value_of(metric: str) -> str:
         return metrics.get(metric, ("", ""))[0]
 
@@ -112,4 +112,4 @@ def _measured(name: str, metrics: dict[str, tuple[str, str]]) -> Measured:
         "CC": ".".join(value_of(_CAPABILITY + part) for part in ("major", "minor")),
         "Block Size": sizes("block"), "Grid Size": sizes("grid"),
     }  # fmt: skip
-    return Measured(about, metrics)
+    return MeasuredKernel(about, metrics)

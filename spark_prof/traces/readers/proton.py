@@ -196,7 +196,7 @@ _DEVICE = re.compile(r"\b(?:GPU|Device) (\d{1,4})\b")
 _NO_LAUNCH = (-1, -1)
 
 
-class Event(msgspec.Struct, gc=False):
+class ProtonEvent(msgspec.Struct, gc=False):
     """An event of the trace; `args` is decoded once for all events that have the same."""
 
     ph: str = ""
@@ -234,7 +234,7 @@ class Arguments(msgspec.Struct):
 class Document(msgspec.Struct):
     """A trace, or a stream's part of one."""
 
-    traceEvents: list[Event]  # noqa: N815 - the format's name
+    traceEvents: list[ProtonEvent]  # noqa: N815 - the format's name
 
 
 class _Paths:
@@ -244,11 +244,11 @@ class _Paths:
         self._scopes, self._names_module = scopes, names_module
         self._of = cache(self._decoded)
 
-    def of(self, event: Event) -> tuple[tuple[str, ...], int]:
+    def of(self, event: ProtonEvent) -> tuple[tuple[str, ...], int]:
         """The names around and with the event, and the scope of those around it."""
         return self._of(bytes(event.args))
 
-    def own_scope(self, event: Event) -> int:
+    def own_scope(self, event: ProtonEvent) -> int:
         """The scope that a range is, NO_SCOPE where it names no module."""
         (*_, name), around = self.of(event)
         return self._scopes.child(around, name) if self._names_module(name) else NO_SCOPE
@@ -298,7 +298,7 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
     return Foreign(FORMAT, [process], iter([window]), lost)
 
 
-def _events(path: Path) -> list[Event]:
+def _events(path: Path) -> list[ProtonEvent]:
     """The events of all documents of the file."""
     data = read_whole(path, _MOST_BYTES, _FEWER)
     decoder = msgspec.json.Decoder(Document)
@@ -309,11 +309,13 @@ def _events(path: Path) -> list[Event]:
         return [event for document in documents for event in document.traceEvents]
 
 
-def _in_time(event: Event) -> bool:
+def _in_time(event: ProtonEvent) -> bool:
     return abs(event.ts) < _LATEST_NS / 1000 and 0 <= event.dur < _LATEST_NS / 1000
 
 
-def _launches(events: Sequence[Event], kernels: Sequence[Event]) -> list[tuple[int, int]]:
+def _launches(
+    events: Sequence[ProtonEvent], kernels: Sequence[ProtonEvent]
+) -> list[tuple[int, int]]:
     """When and by which thread each kernel was launched, from the arrows."""
     begins = {e.id: (e.start_ns, e.track) for e in events if e.ph == "s" and _in_time(e)}
     arrows = {(e.tid, e.start_ns): e.id for e in events if e.ph == "f" and _in_time(e)}
@@ -322,9 +324,9 @@ def _launches(events: Sequence[Event], kernels: Sequence[Event]) -> list[tuple[i
 
 
 def _window(
-    events: Sequence[Event],
-    kernels: list[Event],
-    ranges: list[Event],
+    events: Sequence[ProtonEvent],
+    kernels: list[ProtonEvent],
+    ranges: list[ProtonEvent],
     launched: list[tuple[int, int]],
     paths: _Paths,
 ) -> Window:
@@ -353,7 +355,7 @@ def _window(
     )
 
 
-def _places(events: Sequence[Event]) -> dict[int | str, tuple[int, int]]:
+def _places(events: Sequence[ProtonEvent]) -> dict[int | str, tuple[int, int]]:
     """Device and stream of the tracks that have a name, such as "GPU Stream 7"."""
     places: dict[int | str, tuple[int, int]] = {}
     for event in events:
