@@ -224,10 +224,10 @@ def installed_in(argv: Sequence[str]) -> Machine:
     with suppress(msgspec.DecodeError):
         if lines:
             return msgspec.json.decode(lines[-1].removeprefix(_MARK), type=Machine)
-    lines_of_stderr = [line for line in process.stderr.splitlines() if line.strip()] or [
+    stderr_lines = [line for line in process.stderr.splitlines() if line.strip()] or [
         "it said nothing"
     ]
-    why = next((line for line in lines_of_stderr if _REFUSAL.search(line)), lines_of_stderr[-1])
+    why = next((line for line in stderr_lines if _REFUSAL.search(line)), stderr_lines[-1])
     raise CommandError(f"{run.image} could not be looked into: {one_line(why)[:300]}")
 
 

@@ -93,8 +93,10 @@ def other_recordings(pieces: Path) -> list[Path]:
     if not run:  # of another host than the recorder's
         usual = Counter(filter(None, runs.values())).most_common(1)
         run = usual[0][0] if usual else ""
-    strangers = {name for name, its in runs.items() if its not in ("", run)} if run else set()
-    return sorted(path for path in pieces.iterdir() if strangers & set(path.name.split(".")[:2]))
+    other_processes = {name for name, its in runs.items() if its not in ("", run)} if run else set()
+    return sorted(
+        path for path in pieces.iterdir() if other_processes & set(path.name.split(".")[:2])
+    )
 
 
 def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -88,22 +88,22 @@ def _joined(bench: Bench, won: Sequence[Combination], seconds: float) -> Combina
         live = (w for w in rest if holds(bench.ordered((*best, w))))
         words = next(live, rest[0])
         rest.remove(words)
-        longer = bench.ordered((*best, words))
+        extended = bench.ordered((*best, words))
         if not fits(best, words):
             evidence.why[words] = f"{name_of(best)} is faster in its place"
             continue
-        if not bench.budget.allows_steps(seconds, engines=not holds(longer)):
+        if not bench.budget.allows_steps(seconds, engines=not holds(extended)):
             evidence.why[words] = f"no time was left to try it with {name_of(best)}"
             continue
         also = map(bench.ordered, family(best, [words, *rest], _MOST_SIDES))
-        bench.tell(f"{name_of(longer)} over {name_of(best)}", len(rest) + 1)
-        bench.together(0, [Pair(longer, best)], list(also), seconds)
-        trial = evidence.last(longer, best)
+        bench.tell(f"{name_of(extended)} over {name_of(best)}", len(rest) + 1)
+        bench.together(0, [Pair(extended, best)], list(also), seconds)
+        trial = evidence.last(extended, best)
         gain = over_batches(trial.times) if trial and trial.outcome == "measured" else None
         if gain and evidence.claims(gain) == "faster":
             ends = zip(astuple(evidence.gains[best]), astuple(gain), strict=True)
-            evidence.gains[longer] = Interval(*(one * other for one, other in ends))
-            best = longer
+            evidence.gains[extended] = Interval(*(one * other for one, other in ends))
+            best = extended
         else:
             evidence.why[words] = f"brings nothing beside {name_of(best)}"
     return best

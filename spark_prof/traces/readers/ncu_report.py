@@ -68,8 +68,8 @@ def kernels_of_report(path: Path) -> tuple[list[MeasuredKernel], list[str]]:
         ) from error
     kernels = [_measured(name, metrics) for name, metrics in rows if name]
     ranges = len(rows) - len(kernels)
-    lack = f"{ranges} measured ranges or graphs are no single kernels, and left out"
-    return kernels, [lack] if ranges else []
+    lost_line = f"{ranges} measured ranges or graphs are no single kernels, and left out"
+    return kernels, [lost_line] if ranges else []
 
 
 def _lines(path: Path) -> list[bytes]:
