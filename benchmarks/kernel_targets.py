@@ -17,7 +17,7 @@ from spark_prof.kernels.bench.results import (
     Cell,
     Machine,
     Report,
-    Spread,
+    TimeSpread,
     cell_line,
     work_text,
 )
@@ -204,7 +204,7 @@ def _slower(found: Reached) -> str:
     return f"; the dispatcher leaves {slower} to the other kernel" if slower else ""
 
 
-def _rate(measured: Spread) -> str:
+def _rate(measured: TimeSpread) -> str:
     figures = (measured.median, measured.lower, measured.upper)
     median, lower, upper = (f"{figure / 1e12:.3f}" for figure in figures)
     return f"{median} TB/s [{lower}, {upper}]"

@@ -43,7 +43,6 @@ READ = {
     "ab/engine_process.py": {"reason"},
     "explorer/server.py": {"getattr(error, 'strerror', None) or str(error)"},
     "swaps/build.py": {"str(error)"},  # somebody's own builder may name its layer
-    "traces/cuda_tools.py": {"error.said"},
     "errors.py": {"str(error)"},  # of the loader, Python and Arrow
     # One of a few words, as its type has them.
     "dashboards/compare_answer.py": {"outcome.basis"},
@@ -61,7 +60,6 @@ READ = {
     # A template of a table is filled.
     "analyzers/findings/engine_setup.py": {"fix"},
     # The same line is not said twice.
-    "swaps/trial.py": {"self._engine.said"},
     "ab/setting.py": {"self.result.missing"},
     "traces/merge_ranks.py": {"lost"},
     "profiler/launcher.py": {"bundle.meta.lost"},

@@ -107,7 +107,7 @@ def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> B
     allowed = _MARGIN * rounding_deviation(depth.layers)
     why = f"bfloat16 rounding through {depth.layers} layers"
     if mean > _kl(allowed, scale) / 16:
-        highest = mean + _STANDARD_ERRORS * _error_of_mean([each.kl_nats for each in floor])
+        highest = mean + _STANDARD_ERRORS * _error_of_mean([position.kl_nats for position in floor])
         allowed = max(allowed, math.sqrt(2 * _MARGIN * highest) / scale)
         why += f", or {_MARGIN:g} times what side a against itself shows"
     elif depth.routed and (not mean or len(floor) < ENOUGH_POSITIONS):
@@ -250,7 +250,7 @@ def judge(
     sound = _finite(positions)
     bounds = figures = noise = None
     if sound:
-        scale = math.sqrt(math.fsum(each.scale**2 for each in sound) / len(sound))
+        scale = math.sqrt(math.fsum(position.scale**2 for position in sound) / len(sound))
         if bits == "kept":
             bounds = kept_bounds(depth, scale, _finite(floor))
         else:
@@ -283,10 +283,14 @@ def judge_layer(
 def _finite(positions: Sequence[Position]) -> list[Position]:
     """Those at which both sides' logits were numbers; side a's must differ from each other."""
     return [
-        each
-        for each in positions
-        if all(map(math.isfinite, (each.margin_a, each.kl_nats, each.worst, each.scale)))
-        and each.scale > 0
+        position
+        for position in positions
+        if all(
+            map(
+                math.isfinite, (position.margin_a, position.kl_nats, position.worst, position.scale)
+            )
+        )
+        and position.scale > 0
     ]
 
 
@@ -303,25 +307,29 @@ def _text(positions: Sequence[Position]) -> Text:
     count = len(positions)
     loss_a, loss_b = (
         math.fsum(losses) / count
-        for losses in zip(*((each.loss_a, each.loss_b) for each in positions), strict=True)
+        for losses in zip(
+            *((position.loss_a, position.loss_b) for position in positions), strict=True
+        )
     )
     # Steps of all requests come one after another; those of one request belong together.
-    ordered = sorted(positions, key=lambda each: (each.row, each.step))
-    return Text(loss_a, loss_b, _error_of_mean([each.loss_b - each.loss_a for each in ordered]))
+    ordered = sorted(positions, key=lambda position: (position.row, position.step))
+    return Text(
+        loss_a, loss_b, _error_of_mean([position.loss_b - position.loss_a for position in ordered])
+    )
 
 
 def _extremes(positions: Sequence[Position]) -> tuple[float, float, float] | None:
     """Mean and largest KL divergence, and the worst logit in standard deviations."""
     if not positions:
         return None
-    divergences = [each.kl_nats for each in positions]
-    worst = max(each.worst / each.scale for each in positions)
+    divergences = [position.kl_nats for position in positions]
+    worst = max(position.worst / position.scale for position in positions)
     return math.fsum(divergences) / len(positions), max(divergences), worst
 
 
 def _figures(positions: Sequence[Position], near_tie: float, *, text: bool) -> Figures:
     sound = _finite(positions)
-    clear = [each for each in sound if each.margin_a > near_tie * each.scale]
+    clear = [position for position in sound if position.margin_a > near_tie * position.scale]
     mean, largest, worst = _extremes(sound) or (None, None, None)
     return Figures(
         positions=len(positions),
@@ -339,7 +347,7 @@ def _figures(positions: Sequence[Position], near_tie: float, *, text: bool) -> F
 def _agreement(positions: Sequence[Position]) -> float | None:
     if not positions:
         return None
-    return sum(each.token_a == each.token_b for each in positions) / len(positions)
+    return sum(position.token_a == position.token_b for position in positions) / len(positions)
 
 
 def _failures(
@@ -379,14 +387,14 @@ def _failures(
 
 
 def _layer_failures(layers: Sequence[LayerError]) -> tuple[str, ...]:
-    failed = [each for each in layers if not each.passed]
+    failed = [layer for layer in layers if not layer.passed]
     lines = [
-        f"{each.layer} ({each.slot}) alone is not finite{_where(each)}"
-        if each.relative is None
-        else f"{each.layer} ({each.slot}) alone is {each.relative:.2%} from vLLM's result"
-        f"{_where(each)}; at most {each.bound or 0:.2%} is allowed"
-        + (", and less for one element" if each.relative <= (each.bound or 0) else "")
-        for each in failed[:_MOST_LAYER_LINES]
+        f"{layer.layer} ({layer.slot}) alone is not finite{_where(layer)}"
+        if layer.relative is None
+        else f"{layer.layer} ({layer.slot}) alone is {layer.relative:.2%} from vLLM's result"
+        f"{_where(layer)}; at most {layer.bound or 0:.2%} is allowed"
+        + (", and less for one element" if layer.relative <= (layer.bound or 0) else "")
+        for layer in failed[:_MOST_LAYER_LINES]
     ]
     if len(failed) > _MOST_LAYER_LINES:
         lines.append(f"and {len(failed) - _MOST_LAYER_LINES} more layers")
@@ -399,7 +407,7 @@ def _where(error: LayerError) -> str:
 
 def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) -> list[str]:
     notes = []
-    for to, number in Counter(each.rounded for each in layers if each.rounded).items():
+    for to, number in Counter(layer.rounded for layer in layers if layer.rounded).items():
         where = f"{to.upper()} in {number} layer{'s' * (number > 1)}"
         notes.append(f"vLLM rounds activations to {where}; the kernels here do not")
     if figures is not None and figures.agreement is not None:

@@ -36,13 +36,13 @@ def describe(
     """
     answers = engine.ask(DescribeSwaps(), Rows, "telling what is swapped").rows
     ranks = tuple(msgspec.convert(answer, RankSwaps) for answer in answers)
-    found: dict[tuple[int, str, str, str], LayerError] = {}
+    errors: dict[tuple[int, str, str, str], LayerError] = {}
     for rank in ranks:
         for swap in rank.swaps:
             error = swap.layer_error
             if not swap.live or error is None or side not in ("", swap.side):
                 continue
-            found[rank.rank, swap.slot, swap.name, swap.kernel] = judge_layer(
+            errors[rank.rank, swap.slot, swap.name, swap.kernel] = judge_layer(
                 swap.name if len(ranks) == 1 else f"{swap.name} of rank {rank.rank}",
                 swap.slot,
                 swap.bits or "kept",
@@ -51,7 +51,7 @@ def describe(
                 beyond=error.beyond,
                 rounded=swap.rounded,
             )
-    return ranks, tuple(found.values())
+    return ranks, tuple(errors.values())
 
 
 _FEWEST_TOKENS = 32
@@ -60,8 +60,8 @@ _FEWEST_TOKENS = 32
 def gate_batch(tokens: int | None, shape: Shape, facts: Facts) -> Batch:
     """The prompts of the gate, of which each request generates so many tokens, or enough."""
     if tokens is None:
-        wanted = max(_FEWEST_TOKENS, -(-ENOUGH_POSITIONS // shape.requests))
-        tokens = max(1, min(wanted, facts.longest - shape.prompt_tokens - 1))
+        enough = max(_FEWEST_TOKENS, -(-ENOUGH_POSITIONS // shape.requests))
+        tokens = max(1, min(enough, facts.longest - shape.prompt_tokens - 1))
     return Batch(shape.requests, shape.prompt_tokens, tokens)
 
 
@@ -119,10 +119,10 @@ def compare_logits(
     doing = f"comparing the logits of side {side}"
     request = Compare(side, batch, str(path), False, disturbed, _named(text))
     answer = engine.ask(request, Rows, doing)
-    wanted = batch.requests * batch.tokens
-    if len(answer.rows) != wanted:
+    expected = batch.requests * batch.tokens
+    if len(answer.rows) != expected:
         raise CommandError(
-            f"{len(answer.rows)} of {wanted} positions were compared at batch size "
+            f"{len(answer.rows)} of {expected} positions were compared at batch size "
             f"{batch.requests}; is the KV cache too small for them?"
         )
     return tuple(map(_position, answer.rows))
@@ -130,5 +130,5 @@ def compare_logits(
 
 def _position(row: dict[str, Any]) -> Position:
     # JSON has no NaN and no infinity: they come as null.
-    known: dict[str, Any] = {key: nan if value is None else value for key, value in row.items()}
-    return Position(**known)
+    figures: dict[str, Any] = {key: nan if value is None else value for key, value in row.items()}
+    return Position(**figures)

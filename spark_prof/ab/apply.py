@@ -115,14 +115,14 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
     ]
     if missing:
         raise _not_typed(path, [word for group in missing for word in group])
-    others = [
+    extras = [
         *(f"{s.slot}={s.kernel}" for s in typed.swaps if s not in swaps),
         *(name for name, value in typed.environment if b.environment.get(name) != value),
         *(group[0] for group in typed_groups if group not in groups),
     ]
-    if others:
+    if extras:
         raise CommandError(
-            f"side b of {path} has no {others[0]}; with a result --b repeats what is its own: "
+            f"side b of {path} has no {extras[0]}; with a result --b repeats what is its own: "
             "leave it out, or give --b alone"
         )
     options = tuple(word for group in groups for word in group)
@@ -133,19 +133,19 @@ def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[
     """The variables with which `vllm serve` runs a side."""
     if not (side.swaps or side.options or side.environment):
         raise CommandError("side b is stock, so there is nothing to apply; give --b moe=spark_prof")
-    found = dict(side.environment)
+    variables = dict(side.environment)
     if side.swaps:
-        found = {SWAPS_ENVIRONMENT: format_swaps(side.swaps), **found}
-        allowed = with_plugin_allowed({**environment, **found}).get("VLLM_PLUGINS")
+        variables = {SWAPS_ENVIRONMENT: format_swaps(side.swaps), **variables}
+        allowed = with_plugin_allowed({**environment, **variables}).get("VLLM_PLUGINS")
         if allowed is not None and allowed != environment.get("VLLM_PLUGINS"):
-            found["VLLM_PLUGINS"] = allowed
-    for name, value in found.items():
+            variables["VLLM_PLUGINS"] = allowed
+    for name, value in variables.items():
         if not value.isprintable():
             raise CommandError(
                 f"{name}={value} has a control character, which is printed for no shell; set it "
                 "yourself"
             )
-    return found
+    return variables
 
 
 def lines_of(side: Side, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -222,13 +222,13 @@ def _may_be_typed(path: Path, name: str) -> bool:
 def _not_typed(path: Path, words: Sequence[str]) -> CommandError:
     """What to type so that the words are taken from a result."""
     side = shlex.quote(" ".join(map(quoted, words)))
-    shown = f"spark-prof ab --apply --b {side} -- {shlex.quote(str(path))}"
-    if not (shown.isprintable() and len(shown) < _LONGEST):
+    command = f"spark-prof ab --apply --b {side} -- {shlex.quote(str(path))}"
+    if not (command.isprintable() and len(command) < _LONGEST):
         return CommandError(
             f"{path} asks for {words[0][:80]!r}, which is not taken from a file and cannot be "
             "shown whole; give --b instead of the file"
         )
     return CommandError(
         f"{path} asks for what can run code or change more than kernels, so that it is not taken "
-        f"from a file alone; if you know and want it, type it too: {shown}"
+        f"from a file alone; if you know and want it, type it too: {command}"
     )

@@ -47,13 +47,13 @@ def engine_of_result(path: Path) -> EngineCommand | None:
     words = command[command.index("--") + 1 :] if "--" in command else ()
     if not in_container(words):
         return None
-    known = starting_words(words)
-    if not known:
+    starting = starting_words(words)
+    if not starting:
         raise CommandError(
             f"{path} was measured in a container whose command line is more than is taken from a "
             "file alone; type it: spark-prof ab --apply --b SIDE -- docker run ..."
         )
-    return engine_command(known)
+    return engine_command(starting)
 
 
 def kept_package() -> Path:

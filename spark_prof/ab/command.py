@@ -122,9 +122,9 @@ def _form(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         count = len(words.split())
         if " ".join(arguments[:count]) == words:
             return form, tuple(arguments[count:])
-    shown = " ".join(["vllm", *arguments[:2]])
+    command = " ".join(["vllm", *arguments[:2]])
     raise CommandError(
-        f"'{shown}' is no engine to compare; give vllm serve, vllm bench latency or throughput"
+        f"'{command}' is no engine to compare; give vllm serve, vllm bench latency or throughput"
     )
 
 
@@ -137,7 +137,7 @@ def _interpreter(program: str) -> str:
     except OSError:
         return sys.executable
     # pip and uv write long paths into a second line: '''exec' "/long/path/python" "$0" "$@"
-    found = re.match(r"#!\s*(\S*python[\d.]*)\s", head) or re.search(
+    match = re.match(r"#!\s*(\S*python[\d.]*)\s", head) or re.search(
         r"^'''exec' \"?([^\"\n]*?python[\d.]*)\"? ", head, re.M
     )
-    return found[1] if found and Path(found[1]).exists() else sys.executable
+    return match[1] if match and Path(match[1]).exists() else sys.executable

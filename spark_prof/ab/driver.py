@@ -78,31 +78,31 @@ def _versions() -> dict[str, str]:
     import torch
     import vllm
 
-    found = {
+    versions = {
         "vllm": str(vllm.__version__),
         "torch": str(torch.__version__),
         "cuda": str(torch.version.cuda or ""),
         "python": sys.version.split()[0],
     }
     with suppress(PackageNotFoundError):
-        found["spark_prof"] = version("spark-prof")
+        versions["spark_prof"] = version("spark-prof")
     with suppress(Exception):
         nvml, _ = nvml_gpu("0")
-        found["driver"] = str(nvml.nvmlSystemGetDriverVersion())
-    return found
+        versions["driver"] = str(nvml.nvmlSystemGetDriverVersion())
+    return versions
 
 
 def _uuids(count: int) -> tuple[str, ...]:
     """Of the first GPUs that this process may use; torch would have to start CUDA to tell."""
     named = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    found: list[str] = []
+    uuids: list[str] = []
     with suppress(Exception):
         for word in ([*filter(None, named)] or [str(number) for number in range(count)])[:count]:
             if not word.startswith("GPU-"):
                 nvml, handle = nvml_gpu(word)
                 word = str(nvml.nvmlDeviceGetUUID(handle))
-            found.append(word)
-    return tuple(found)
+            uuids.append(word)
+    return tuple(uuids)
 
 
 EXTENSION = "spark_prof.swaps.extension.Extension"
@@ -145,7 +145,7 @@ def engine_arguments(form: str, arguments: Sequence[str]) -> dict[str, Any]:
     # A prompt that is in the cache already would prefill nothing, on the second side only.
     values["enable_prefix_caching"] = False
     model = Path(str(values["model"]))
-    if model.is_dir() and not any(found for name in _TOKENIZERS for found in model.glob(name)):
+    if model.is_dir() and not any(file for name in _TOKENIZERS for file in model.glob(name)):
         values["skip_tokenizer_init"] = True
     return values
 

@@ -34,15 +34,15 @@ def set_options(words: Sequence[str]) -> dict[str, str]:
         set_options(["-O1", "-cc", '{"mode": 0}']) ==
             {"--optimization-level": "1", "--compilation-config.mode": "0"}
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name, values, _ in _options(words):
         value = " ".join(values)
-        held = _object(value)
-        if held is None:
-            found[name] = value
+        configuration = _object(value)
+        if configuration is None:
+            options[name] = value
         else:
-            found.update({f"{name}.{path}": text for path, text in _fields(held)})
-    return found
+            options.update({f"{name}.{path}": text for path, text in _fields(configuration)})
+    return options
 
 
 def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
@@ -56,19 +56,19 @@ def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str,
         return (*arguments[:script], shlex.join(inside), *arguments[script + 1 :])
     turned = {_opposite(name) for name, _, _ in _options(options)}
     roots = {name.partition(".")[0] for name, _, _ in _options(options) if "." in name}
-    kept: list[str] = []
+    words: list[str] = []
     at = 0
     for name, values, place in _options(arguments):
         if name in turned and not values:
-            kept += arguments[at:place]
+            words += arguments[at:place]
             at = place + 1
-        held = _object(" ".join(values)) if name in roots else None
-        if held is not None:
+        configuration = _object(" ".join(values)) if name in roots else None
+        if configuration is not None:
             end = place + 1 + ("=" not in arguments[place])
-            fields = (f"{name}.{key}={json.dumps(value)}" for key, value in held.items())
-            kept += [*arguments[at:place], *fields]
+            fields = (f"{name}.{key}={json.dumps(value)}" for key, value in configuration.items())
+            words += [*arguments[at:place], *fields]
             at = end
-    return (*kept, *arguments[at:], *options)
+    return (*words, *arguments[at:], *options)
 
 
 def _script_at(words: Sequence[str]) -> int:
@@ -107,14 +107,14 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        held = json.loads(text) if text.startswith("{") else None
+        value = json.loads(text) if text.startswith("{") else None
     except (ValueError, RecursionError):
         return None
-    return held if isinstance(held, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _fields(held: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in held.items():
+def _fields(configuration: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in configuration.items():
         if isinstance(value, dict):
             yield from _fields(value, f"{path}{key}.")
         else:

@@ -224,16 +224,16 @@ class Engine:
             except OSError as error:
                 why = error.strerror or error
                 raise CommandError(f"cannot start {argv[0]}: {why}") from error
-            found: list[socket.socket] = []
+            sockets: list[socket.socket] = []
 
             def accept() -> bytes | None:
                 with suppress(TimeoutError):
-                    found.append(listener.accept()[0])
+                    sockets.append(listener.accept()[0])
                     return b""
                 return None
 
             self._wait(accept, "its process started")
-            self._connection = Connection(found[0].detach())
+            self._connection = Connection(sockets[0].detach())
 
     def _started(self, folder: Path, answers: Path) -> tuple[list[str], dict[str, str]]:
         """The command line of the driver that answers at the socket, and its environment."""

@@ -107,8 +107,9 @@ class Sampler:
         if self._engine is None:
             return None
         with suppress(psutil.Error, OSError):
-            own = [psutil.Process(), self._engine, *self._engine.children(recursive=True)]
-            spent = sum(sum(each.cpu_times()[:4]) for each in own)  # what ended children spent, too
+            processes = [psutil.Process(), self._engine, *self._engine.children(recursive=True)]
+            # What ended children spent, too.
+            spent = sum(sum(process.cpu_times()[:4]) for process in processes)
             every = psutil.cpu_times()._asdict()
             # Time of guests is part of the user's.
             free = sum(every.get(n, 0.0) for n in ("idle", "iowait", "guest", "guest_nice"))
@@ -131,15 +132,15 @@ def keep_steady(quads: Sequence[Quad], samples: Sequence[Sample]) -> Steady:
     by_gpu: defaultdict[int, list[Sample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: sample.at_ns):
         by_gpu[sample.gpu].append(sample)
-    seen = {quad.number: _seen(quad, by_gpu) for quad in quads}
-    if not any(quad.clocks for quad in seen.values()):
+    clocks_of = {quad.number: _observed(quad, by_gpu) for quad in quads}
+    if not any(quad.clocks for quad in clocks_of.values()):
         return Steady(tuple(quads), (), ("clocks: not known; no quad was dropped for them",))
-    held = Counter(reason for quad in seen.values() for reason in quad.reasons)
-    lasting = {reason for reason, count in held.items() if count > len(quads) / 2}
-    why = {quad.number: _unsteady(seen[quad.number], lasting) for quad in quads}
-    unknown = sum(not quad.clocks for quad in seen.values())
+    reason_counts = Counter(reason for quad in clocks_of.values() for reason in quad.reasons)
+    lasting = {reason for reason, count in reason_counts.items() if count > len(quads) / 2}
+    why = {quad.number: _unsteady(clocks_of[quad.number], lasting) for quad in quads}
+    unknown = sum(not quad.clocks for quad in clocks_of.values())
     lines = [
-        f"clocks were held down during {held[reason]} of {len(quads)} quads ({reason})"
+        f"clocks were held down during {reason_counts[reason]} of {len(quads)} quads ({reason})"
         for reason in sorted(lasting)
     ]
     if unknown:
@@ -158,7 +159,7 @@ class _Seen:
     reasons: frozenset[str]
 
 
-def _seen(quad: Quad, by_gpu: Mapping[int, Sequence[Sample]]) -> _Seen:
+def _observed(quad: Quad, by_gpu: Mapping[int, Sequence[Sample]]) -> _Seen:
     clocks = []
     reasons: set[str] = set()
     for samples in by_gpu.values():
@@ -180,17 +181,17 @@ def _of_span(samples: Sequence[Sample], start: int, end: int) -> Sequence[Sample
     if first < last:
         return samples[first:last]
     around = samples[max(0, first - 1) : first + 1]
-    return [each for each in around if start - _NEAR_NS <= each.at_ns <= end + _NEAR_NS]
+    return [s for s in around if start - _NEAR_NS <= s.at_ns <= end + _NEAR_NS]
 
 
-def _unsteady(seen: _Seen, lasting: set[str]) -> str:
+def _unsteady(observed: _Seen, lasting: set[str]) -> str:
     """Why a quad is dropped; empty where it is not."""
-    for sides in seen.clocks:
+    for sides in observed.clocks:
         slow, fast = sorted(sides.values())
         if fast - slow > _CLOCKS_APART * fast:
-            told = " and ".join(f"{mhz:.0f} MHz on {side}" for side, mhz in sorted(sides.items()))
-            return f"SM clocks of {told}"
-    reasons = sorted(seen.reasons - lasting)
+            clocks = " and ".join(f"{mhz:.0f} MHz on {side}" for side, mhz in sorted(sides.items()))
+            return f"SM clocks of {clocks}"
+    reasons = sorted(observed.reasons - lasting)
     return f"clocks were held down ({', '.join(reasons)})" if reasons else ""
 
 
@@ -221,9 +222,9 @@ def check_memory(
             "memory for both sides was not checked: the model's files, which tell how large its "
             "weights are, are not on this machine",
         )
-    given = command.arguments
-    ranks = _number(option_value(given, "--tensor-parallel-size", "-tp"), 1.0)
-    share = _number(option_value(given, "--gpu-memory-utilization"), _USED)
+    arguments = command.arguments
+    ranks = _number(option_value(arguments, "--tensor-parallel-size", "-tp"), 1.0)
+    share = _number(option_value(arguments, "--gpu-memory-utilization"), _USED)
     weights = sum(tensor.bytes for tensor in tensors) / ranks
     copies = sum(_copy(swap, tensors) for swap in {*a.swaps, *b.swaps}) / ranks
     needed = weights + copies + _BESIDE
@@ -238,10 +239,12 @@ def check_memory(
 def _copy(swap: Swap, tensors: Iterable[Tensor]) -> float:
     """Bytes of what a swap holds beside vLLM's own weights."""
     component = COMPONENTS_OF_SLOT[swap.slot][0]
-    found = [t for t in tensors if component_of(t.name.rpartition(".")[0], "") == component]
+    tensors_of_slot = [
+        t for t in tensors if component_of(t.name.rpartition(".")[0], "") == component
+    ]
     if bits := _BITS_OF_FORMAT.get(swap.kernel):
-        return sum(tensor.bytes * bits / BITS[tensor.dtype] for tensor in found)
-    return sum(tensor.bytes for tensor in found)
+        return sum(tensor.bytes * bits / BITS[tensor.dtype] for tensor in tensors_of_slot)
+    return sum(tensor.bytes for tensor in tensors_of_slot)
 
 
 _DEVICE_FILES = ("nvidia*", "dxg", "nvmap", "nvgpu")

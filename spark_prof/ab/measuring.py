@@ -64,8 +64,8 @@ def impossible_by_options(shape: Shape, arguments: Sequence[str]) -> str:
     impossible_by_options(Shape("decode", 8, 128), ["m", "--max-num-seqs", "4"])
     """
     names = ("--max-model-len", "--max-num-seqs", "--max-num-batched-tokens")
-    given = (option_value(arguments, name) or "" for name in names)
-    limits = [int(value) if value.isdecimal() and len(value) < 10 else math.inf for value in given]
+    values = (option_value(arguments, name) or "" for name in names)
+    limits = [int(value) if value.isdecimal() and len(value) < 10 else math.inf for value in values]
     return _beyond(shape, *limits)
 
 
@@ -104,14 +104,14 @@ def time_quads(
     warm_up(engine, shape, sides)
     steps = _STEPS[shape.phase]
     pilot = _run(engine, shape, block_order(1, steps, sides), 0)
-    each = pilot.seconds / (4 * steps)
+    step_s = pilot.seconds / (4 * steps)
     if shape.phase == "decode":  # without the prompts, which are many steps' time
-        each = fmean(step.duration_ns for step in pilot.rows) / 1e9
-    quads = max(FEWEST_QUADS + 1, quads_within(seconds, each, steps))
+        step_s = fmean(step.duration_ns for step in pilot.rows) / 1e9
+    quads = max(FEWEST_QUADS + 1, quads_within(seconds, step_s, steps))
     return _in_turns(engine, shape, facts, block_order(quads, steps, sides))
 
 
-_HELD = 1.2
+_HOLD_FACTOR = 1.2
 _LONGEST_HELD_US = 50_000
 _DEVICE_BLOCKS = 8
 
@@ -126,7 +126,7 @@ def device_us(
     Args:
         step_us: what a step takes: where the host makes it, that is the host's time.
     """
-    held_us = round(_HELD * step_us)
+    held_us = round(_HOLD_FACTOR * step_us)
     if held_us > _LONGEST_HELD_US:
         return None
     steps = _in_turns(
@@ -144,15 +144,15 @@ def _in_turns(
     # The requests of a prefill come one after the other: their contexts do not add up.
     room = _LONGEST_GENERATION if shape.phase == "prefill" else longest_generation(shape, facts)
     turn = max(1, room // (4 * blocks[0].steps)) * 4
-    found: list[Step] = []
+    timed_steps: list[Step] = []
     for first in range(0, len(blocks), turn):
         times = _run(engine, shape, blocks[first : first + turn], first, held_us)
-        found += [
+        timed_steps += [
             msgspec.structs.replace(step, block=place, side=blocks[place].side)
             for step in times.rows
             if (place := step.block + first) < len(blocks)
         ]
-    return tuple(found)
+    return tuple(timed_steps)
 
 
 def _run(

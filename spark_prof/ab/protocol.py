@@ -61,7 +61,7 @@ def run_ab(
     command: EngineCommand,
     a: Side,
     b: Side,
-    asked: str,
+    mode_name: str,
     options: Options,
     words: Sequence[str],
     say: Callable[[str], None],
@@ -73,10 +73,10 @@ def run_ab(
         CommandError: the sides or the folder cannot be; nothing was started.
         KeyboardInterrupt: after what was found has been kept.
     """
-    chosen = choose_mode(asked, a, b)
+    chosen = choose_mode(mode_name, a, b)
     refuse(command, (a, b))
     refuse_shapes(command, (a, b), options.shapes, each=False)
-    mode, lines = _with_memory(chosen, asked, command, a, b)
+    mode, lines = _with_memory(chosen, mode_name, command, a, b)
     if options.at_once and not mode.one:
         refuse_at_once(command, (a, b))
     with Claim(options.folder):
@@ -101,7 +101,7 @@ def run_ab(
 
 
 def _with_memory(
-    mode: Mode, asked: str, command: EngineCommand, a: Side, b: Side
+    mode: Mode, mode_name: str, command: EngineCommand, a: Side, b: Side
 ) -> tuple[Mode, tuple[str, ...]]:
     """The mode that memory allows, and what could not be checked."""
     if not mode.one:
@@ -111,7 +111,7 @@ def _with_memory(
         return mode, (line,)
     if fits:
         return mode, ()
-    if asked == "one":
+    if mode_name == "one":
         raise CommandError(f"--mode one: {line}; leave --mode out, or swap fewer slots")
     return Mode(False, line), ()
 
@@ -169,19 +169,19 @@ def possible(setting: Setting, facts: Facts) -> tuple[Shape, ...]:
     why = {shape: impossible(shape, facts) for shape in setting.shapes}
     for line in filter(None, why.values()):
         setting.keeper.miss(line)
-    found = tuple(shape for shape, line in why.items() if not line)
-    if not found:
+    possible_shapes = tuple(shape for shape, line in why.items() if not line)
+    if not possible_shapes:
         raise CommandError(f"nothing can be measured: {next(iter(why.values()), 'no shape')}")
-    return found
+    return possible_shapes
 
 
 def check_live(setting: Setting) -> None:
     """Raises CommandError where side b is made of swaps and none of them is live."""
     ranks = setting.keeper.result.swaps
-    asked = [swap for rank in ranks for swap in rank.swaps if swap.side == "b"]
-    if not setting.b.swaps or any(swap.live for swap in asked):
+    swaps = [swap for rank in ranks for swap in rank.swaps if swap.side == "b"]
+    if not setting.b.swaps or any(swap.live for swap in swaps):
         return
-    why = next((swap.why for swap in asked if swap.why), "the model has no such layer")
+    why = next((swap.why for swap in swaps if swap.why), "the model has no such layer")
     raise CommandError(f"nothing of side b ({setting.b.name}) is live: {why}")
 
 
@@ -199,10 +199,10 @@ def _gate(
             text = setting.options.text
             keep_logits(engine, "a", batch, path, text)
             floor = compare_logits(engine, TWIN, batch, path, text, disturbed=True)
-            found = compare_logits(engine, "b", batch, path, text)
+            positions = compare_logits(engine, "b", batch, path, text)
         finally:
             path.unlink(missing_ok=True)
-        passed &= keep_verdict(setting, shape, facts, found, floor, layers)
+        passed &= keep_verdict(setting, shape, facts, positions, floor, layers)
     return passed
 
 
@@ -237,13 +237,13 @@ def _measure(
         _keep_itself(setting, first, timed(first, ("a", other))[0], captured_again=other == TWIN)
     for shape in shapes:
         setting.say(f"timing {shape.words}")
-        found, steps = timed(shape, ("a", "b"))
+        estimate, steps = timed(shape, ("a", "b"))
         ahead = share_ahead(steps, "a"), share_ahead(steps, "b")
         device = [
             _device_alone(setting, engine, facts, shape, side, its_ahead, us)
-            for side, its_ahead, us in zip("ab", ahead, (found.a_us, found.b_us), strict=True)
+            for side, its_ahead, us in zip("ab", ahead, (estimate.a_us, estimate.b_us), strict=True)
         ]
-        _keep_run(setting, shape, found, *ahead, *device)
+        _keep_run(setting, shape, estimate, *ahead, *device)
     if setting.options.record:
         for shape in recorded(shapes, setting.keeper.result.runs):
             bundles = {
@@ -266,10 +266,10 @@ def recorded(shapes: Sequence[Shape], runs: Sequence[Run]) -> tuple[Shape, ...]:
 
 
 def _keep_itself(
-    setting: Setting, shape: Shape, found: Estimate, *, captured_again: bool = False
+    setting: Setting, shape: Shape, estimate: Estimate, *, captured_again: bool = False
 ) -> None:
     """Adds side a against itself to the result."""
-    test = aa_test(found, captured_again=captured_again)
+    test = aa_test(estimate, captured_again=captured_again)
     setting.keeper.add(aa=(AARun(shape.requests, test, captured_again=captured_again),))
     setting.say(test.line)
 
@@ -288,25 +288,25 @@ def _device_alone(
     if not of_recording or ahead is None or ahead >= AHEAD or not step_us:
         return None
     setting.say(f"{shape.words}: what the device alone needs, as the host is behind it")
-    why, found = "the host cannot be brought ahead of it", None
+    why, alone_us = "the host cannot be brought ahead of it", None
     try:
-        found = device_us(engine, shape, facts, name, step_us)
+        alone_us = device_us(engine, shape, facts, name, step_us)
     except CommandError as error:
         engine.check_alive()
         why = str(error)
-    if found is None:
+    if alone_us is None:
         setting.keeper.miss(f"what the device alone needs for {shape.words} is not known: {why}")
-    return found
+    return alone_us
 
 
-def _keep_run(setting: Setting, shape: Shape, found: Estimate, *of_sides: float | None) -> None:
+def _keep_run(setting: Setting, shape: Shape, estimate: Estimate, *of_sides: float | None) -> None:
     """Adds a measurement to the result, with one line of progress."""
-    run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *of_sides)
+    run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate, *of_sides)
     setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
-    gain, line = found.gain, found.missing
+    gain, line = estimate.gain, estimate.missing
     if gain is not None:
         line = (
-            f"{found.a_us:.1f} to {found.b_us:.1f} us, gain {gain.value:.4f} "
+            f"{estimate.a_us:.1f} to {estimate.b_us:.1f} us, gain {gain.value:.4f} "
             f"(95 % {gain.low:.4f} to {gain.high:.4f})"
         )
     setting.say(f"{shape.words}: {line}")
@@ -368,9 +368,9 @@ class _Starts:
                 floor = compare_logits(engine, ALONE, batch, path, text, disturbed=True)
                 self._floors[shape] = floor
             elif floor := self._floors.get(shape, ()):
-                found = compare_logits(engine, ALONE, batch, path, text)
+                positions = compare_logits(engine, ALONE, batch, path, text)
                 path.unlink(missing_ok=True)
-                self._agreed &= keep_verdict(setting, shape, facts, found, floor, self._layers)
+                self._agreed &= keep_verdict(setting, shape, facts, positions, floor, self._layers)
 
     def _time(self, engine: Engine, facts: Facts, name: str) -> None:
         setting = self._setting

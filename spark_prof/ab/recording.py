@@ -37,8 +37,8 @@ def record(
         engine.check_alive()
         setting.keeper.miss(f"side {side} was not recorded: {error}")
         return None
-    kept = Recording("a" if side == "a" else "b", shape.requests, folder.name)
-    setting.keeper.add(recordings=(kept,))
+    recording = Recording("a" if side == "a" else "b", shape.requests, folder.name)
+    setting.keeper.add(recordings=(recording,))
     return bundle
 
 
@@ -65,15 +65,15 @@ def record_side(
         watcher.wait(lambda: _all_there(watcher), _BEGIN_SECONDS)
         watcher.check()
         left, longest = _WARM_STEPS + 2 * _STEPS, longest_generation(shape, facts)
-        while left > 0 and not watcher.done():
+        while left > 0 and not watcher.all_finished():
             tokens = min(left, longest)
             batch = Batch(shape.requests, shape.prompt_tokens, tokens + slack(shape))
             engine.ask(Generate(batch), Times, f"recording side {side}")
             left -= tokens
-        done = watcher.wait(watcher.done, 5.0)
+        finished = watcher.wait(watcher.all_finished, 5.0)
         watcher.stop()
-        if not done:
-            watcher.wait(watcher.done, _FLUSH_SECONDS)
+        if not finished:
+            watcher.wait(watcher.all_finished, _FLUSH_SECONDS)
         watcher.wait_for_engine()
         return make_bundle(settings.folder, watcher, lambda _: None, "complete")
 
@@ -91,11 +91,11 @@ def attribute(setting: Setting, bundles: Mapping[str, Bundle | None], shape: Sha
         return
     result = setting.keeper.result
     try:
-        found = summarize(a, b, _swapped(result), _untraced(result, shape), shape.requests)
+        attribution = summarize(a, b, _swapped(result), _untraced(result, shape), shape.requests)
     except CommandError as error:
         setting.keeper.miss(f"where the gain came from is not known: {error}")
         return
-    setting.keeper.add(attributions=(found,))
+    setting.keeper.add(attributions=(attribution,))
 
 
 def _swapped(result: Result) -> tuple[Swapped, ...]:

@@ -95,8 +95,8 @@ def why_no_model(command: EngineCommand) -> str:
         return ""
     files = [path for path in folder.iterdir() if path.is_file()]
     if not any(path.name in ("config.json", "params.json") for path in files):
-        held = "files of weights, but no config.json" if _of_weights(files) else "no config.json"
-        return f"{folder} has {held}, so vLLM cannot load it; give the folder of a model"
+        content = "files of weights, but no config.json" if _of_weights(files) else "no config.json"
+        return f"{folder} has {content}, so vLLM cannot load it; give the folder of a model"
     if option_value(command.arguments, "--load-format") not in _WHOLE_FILES:
         return ""
     anyway = "or add --load-format dummy for random ones, whose answers say nothing"

@@ -284,8 +284,8 @@ def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
 def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
     """The share below which no effect is claimed; None where a was never compared with itself."""
     floors = [
-        float(floor(each.test.passed, each.test.floor, each.captured_again))
-        for each in _itself(run, aa)
+        float(floor(test_run.test.passed, test_run.test.floor, test_run.captured_again))
+        for test_run in _itself(run, aa)
     ]
     return max(floors, default=None)
 
@@ -306,9 +306,9 @@ def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
     if why_unknown(run.estimate):
         return None
     tests = [
-        spread_of(each.test.estimate, itself=True, captured_again=each.captured_again)
-        for each in _itself(run, aa)
-        if has_spread(each.test.estimate)
+        spread_of(test_run.test.estimate, itself=True, captured_again=test_run.captured_again)
+        for test_run in _itself(run, aa)
+        if has_spread(test_run.test.estimate)
     ]
     return minimum_effect(spread_of(run.estimate), tests)
 
@@ -320,8 +320,8 @@ def with_detectable(run: Run, aa: Sequence[AARun]) -> Run:
 
 def _itself(run: Run, aa: Sequence[AARun]) -> list[AARun]:
     """The tests of side a against itself at the run's batch size, or else all of them."""
-    tests = [each for each in aa if each.test.floor is not None]
-    return [each for each in tests if each.requests == run.requests] or tests
+    tests = [test_run for test_run in aa if test_run.test.floor is not None]
+    return [test_run for test_run in tests if test_run.requests == run.requests] or tests
 
 
 def chosen_run(result: Result) -> Run | None:

@@ -130,16 +130,16 @@ class Setting:
 
 def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts:
     """What a side costs beside its steps, of the rank where that is most."""
-    held = [sum(swap.bytes for swap in rank.swaps if swap.side == side) for rank in ranks]
+    swap_bytes = [sum(swap.bytes for swap in rank.swaps if swap.side == side) for rank in ranks]
     capture = [r.seconds.capture[side] for r in ranks if side in r.seconds.capture]
     graphs = [rank.captured[side] for rank in ranks if side in rank.captured]
     used = [r.memory_bytes["device"] for r in ranks if "device" in r.memory_bytes]
     return SideCosts(
         load_s=facts.load_seconds,
-        build_s=max((r.seconds.build for r in ranks), default=None) if any(held) else None,
+        build_s=max((r.seconds.build for r in ranks), default=None) if any(swap_bytes) else None,
         capture_s=max(capture, default=None),
         graphs=max(graphs, default=None),
-        swap_bytes=max(held, default=None),
+        swap_bytes=max(swap_bytes, default=None),
         device_bytes=max(used, default=None),
     )
 
@@ -187,18 +187,18 @@ def keep_machine(setting: Setting, sampler: Sampler) -> None:
     """Puts how the machine was while steps were timed into the result, beside what was known."""
     states = [sample.state for sample in sampler.samples()]
     before = setting.keeper.result.machine
-    others = _range(before.others, [sampler.others()])
+    other_load = _range(before.others, [sampler.others()])
     ranges: dict[str, Any] = {
         name: _range(getattr(before, name), [getattr(state, name) for state in states])
         for name in ("sm_mhz", "memory_mhz", "temperature_c", "power_w")
     }
     reasons = {*before.throttled, *(why for state in states for why in state.throttled)}
-    machine = replace(before, **ranges, throttled=tuple(sorted(reasons)), others=others)
+    machine = replace(before, **ranges, throttled=tuple(sorted(reasons)), others=other_load)
     setting.keeper.set(machine=machine)
 
 
 def _range(before: Range | None, values: Sequence[float | None]) -> Range | None:
-    known = [float(value) for value in values if value is not None]
+    present = [float(value) for value in values if value is not None]
     if before is not None:
-        known += [before.lowest, before.highest]
-    return Range(min(known), max(known)) if known else None
+        present += [before.lowest, before.highest]
+    return Range(min(present), max(present)) if present else None

@@ -123,10 +123,10 @@ def is_own_or_installed(kernel: str) -> bool:
     return kernel in OWN_KERNELS or _is_installed(kernel)
 
 
-def choose_mode(asked: str, a: Side, b: Side) -> Mode:
+def choose_mode(name: str, a: Side, b: Side) -> Mode:
     """Whether both sides can live in one engine, and whether they shall."""
-    if asked not in _MODES:
-        raise CommandError(f"--mode {asked}: give one of {', '.join(_MODES)}")
+    if name not in _MODES:
+        raise CommandError(f"--mode {name}: give one of {', '.join(_MODES)}")
     differ = ["vLLM's options"] if a.options != b.options else []
     if dict(a.environment) != dict(b.environment):
         differ.append("the environment")
@@ -134,16 +134,16 @@ def choose_mode(asked: str, a: Side, b: Side) -> Mode:
         raise CommandError(
             f"both sides are {a.name}; give --b what shall be compared, such as --b moe=spark_prof"
         )
-    if differ and asked == "one":
+    if differ and name == "one":
         raise CommandError(
             f"--mode one: the sides differ in {' and '.join(differ)}, which a running engine "
             "cannot change; leave --mode out, or give sides that differ in swaps only"
         )
     if differ:
         return Mode(False, f"the sides differ in {' and '.join(differ)}")
-    if asked == "two":
+    if name == "two":
         return Mode(False, "asked for with --mode two")
-    if asked != "one" and any(swap.slot == "layer" for side in (a, b) for swap in side.swaps):
+    if name != "one" and any(swap.slot == "layer" for side in (a, b) for swap in side.swaps):
         return Mode(False, "layer ends what torch.compile fuses, on both sides of one engine")
     return Mode(True, "the sides differ in swaps only")
 
@@ -184,8 +184,10 @@ def grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 def _is_value(word: str) -> bool:
     if _NUMBER.fullmatch(word):
         return True
-    known = word == "stock" or word.partition("=")[0] in SLOTS or _VARIABLE.fullmatch(word)
-    return not (word.startswith("-") or known)
+    is_swap_or_variable = (
+        word == "stock" or word.partition("=")[0] in SLOTS or _VARIABLE.fullmatch(word)
+    )
+    return not (word.startswith("-") or is_swap_or_variable)
 
 
 def _backend(word: str) -> str:
@@ -213,7 +215,7 @@ def _swap(word: str) -> str:
 
 
 def _is_installed(kernel: str) -> bool:
-    return any(found.name == kernel for found in entry_points(group="spark_prof.kernels"))
+    return any(entry.name == kernel for entry in entry_points(group="spark_prof.kernels"))
 
 
 def checked_file(path: Path, function: str) -> str:

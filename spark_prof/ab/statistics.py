@@ -232,7 +232,7 @@ def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
     drawn = _middle_quads(ranked, random.integers(0, len(quads), (_RESAMPLES, len(quads))))
     gains, saved = drawn[:, 0] / drawn[:, 1], drawn[:, 0] - drawn[:, 1]
     clock = _CLOCK_US / min(a_us, b_us)
-    found = Estimate(
+    estimate = Estimate(
         a_us,
         b_us,
         gain=_widened(_percentiles(a_us / b_us, gains, len(quads)), a_us / b_us * clock),
@@ -245,7 +245,7 @@ def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
         missing="",
         outliers=_outliers(np.log(ranked[:, 0] / ranked[:, 1]), clock),
     )
-    return _with_detectable(found)
+    return _with_detectable(estimate)
 
 
 def compare_starts(
@@ -277,7 +277,7 @@ def compare_starts(
     # With g the gain, a - b is b (g - 1): b's own error is small beside that of g - 1.
     saved = [means[1] * (value - 1) for value in (gain, gain / wide, gain * wide)]
     clock = _CLOCK_US / min(means[0], means[1])
-    found = Estimate(
+    estimate = Estimate(
         means[0],
         means[1],
         gain=_widened(Interval(gain, gain / wide, gain * wide), gain * clock),
@@ -290,7 +290,7 @@ def compare_starts(
         missing="",
         apart=max(max(side) / min(side) for side in sides) - 1,
     )
-    return _with_detectable(found)
+    return _with_detectable(estimate)
 
 
 def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
@@ -303,13 +303,13 @@ def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
     if gain is None:
         return AATest(estimate, False, None, f"not known: {estimate.missing}")
     floor = max(abs(gain.low - 1), abs(gain.high - 1))
-    found = f"{gain.value:.4f} (95 % {gain.low:.4f} to {gain.high:.4f})"
+    figures = f"{gain.value:.4f} (95 % {gain.low:.4f} to {gain.high:.4f})"
     what = "a against itself captured again" if captured_again else "a against itself"
     if gain.low <= 1 <= gain.high:
-        return AATest(estimate, True, floor, f"{what}: {found}, no effect")
+        return AATest(estimate, True, floor, f"{what}: {figures}, no effect")
     why = "so much does another capture change" if captured_again else "the machine was not steady"
     line = (
-        f"{what}: {found}, which is not 1: {why}, and effects under {floor:.2%} are not told "
+        f"{what}: {figures}, which is not 1: {why}, and effects under {floor:.2%} are not told "
         "apart from that"
     )
     return AATest(estimate, False, floor, line)
@@ -383,8 +383,8 @@ def _middle_quads(ranked: Array, drawn: npt.NDArray[np.int64]) -> Array:
     return means
 
 
-def _widened(found: Interval, by: float) -> Interval:
-    return Interval(found.value, found.low - by, found.high + by)
+def _widened(interval: Interval, by: float) -> Interval:
+    return Interval(interval.value, interval.low - by, interval.high + by)
 
 
 def _percentiles(value: float, drawn: Array, quads: int) -> Interval:

@@ -117,8 +117,8 @@ def share_ahead(steps: Sequence[Step], side: str) -> float | None:
     None where nothing tells. A share of 1 says that kernels alone make the time of a step; with
     one of 0 the host makes it, and what kernels save is hidden behind it.
     """
-    known = [step.ahead for step in steps if step.side == side and step.ahead is not None]
-    return sum(known) / len(known) if known else None
+    ahead = [step.ahead for step in steps if step.side == side and step.ahead is not None]
+    return sum(ahead) / len(ahead) if ahead else None
 
 
 def make_quads(
@@ -187,8 +187,8 @@ def _mean(
     blocks: Sequence[list[Step]], side: str, of_block: Callable[[list[Step]], float]
 ) -> float:
     """The mean of a figure of the blocks of a side."""
-    found = [of_block(block) for block in blocks if block[0].side == side]
-    return math.fsum(found) / len(found)
+    figures = [of_block(block) for block in blocks if block[0].side == side]
+    return math.fsum(figures) / len(figures)
 
 
 def _context(block: list[Step]) -> float:

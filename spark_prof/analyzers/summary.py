@@ -164,9 +164,9 @@ def _summary(
         rank = min(bundle.ranks, default=0)
     if rank not in bundle.ranks:
         ranks = ", ".join(map(str, bundle.ranks)) or "none"
-        raise CommandError(f"{bundle.shown} has no rank {rank}; it has {ranks}")
+        raise CommandError(f"{bundle.label} has no rank {rank}; it has {ranks}")
     if not bundle.meta.tables[table_file("steps", rank)]:
-        raise CommandError(f"{bundle.shown} has no step of rank {rank}; record again")
+        raise CommandError(f"{bundle.label} has no step of rank {rank}; record again")
     samples = bundle.frame("counters", rank)
     ran = _ran(bundle, rank, batch, with_nodes=len(samples) > 0)
     timed, placed, steps, timed_only = ran.timed, ran.placed, ran.steps, ran.timed_only
@@ -342,7 +342,7 @@ def _of_other_sizes(bundle: Bundle, steps: pd.DataFrame, batch: int) -> Flags:
     if others.sum() == decoding.sum():
         had = ", ".join(f"{size:,}" for size in np.unique(sizes[decoding]).tolist())
         told = f"its steps had {had}" if had else "no step decodes"
-        raise CommandError(f"{bundle.shown} has no step in which {batch:,} requests decode: {told}")
+        raise CommandError(f"{bundle.label} has no step in which {batch:,} requests decode: {told}")
     return others
 
 

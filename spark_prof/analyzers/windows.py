@@ -211,7 +211,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     if not steps.index.is_unique:
         raise CommandError(
-            f"{bundle.shown} has two steps of one number in rank {rank}; it is damaged"
+            f"{bundle.label} has two steps of one number in rank {rank}; it is damaged"
         )
     steps = steps[steps["watched"]]
     steps = steps.join(engine_rows(bundle, steps))
@@ -224,7 +224,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
         kept, breaks, notes = _believed(steps, device, one_clock=bundle.imported, awaited=awaited)
     left_out = steps.index.to_numpy(np.int64)[~kept]
     if len(left_out) == len(steps) > 0:
-        raise CommandError(f"{bundle.shown} has no step whose times can be believed: {notes[0]}")
+        raise CommandError(f"{bundle.label} has no step whose times can be believed: {notes[0]}")
     steps, breaks = steps[kept], breaks[kept]
     scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).to_numpy(np.int64)
     updated = steps["update_ns"].fillna(steps["end_ns"]).to_numpy(np.int64)

@@ -58,10 +58,10 @@ def of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], tu
     """Kernels of a recording, a trace or machine code, and what was lost."""
     from spark_prof.analyzers.classify.listing import list_bundle
     from spark_prof.datasets.opened import opened
-    from spark_prof.traces.resolve import MachineCode, fetched
+    from spark_prof.traces.resolve import MachineCodeSource, fetched
 
     with fetched(source) as found:
-        if isinstance(found, MachineCode):
+        if isinstance(found, MachineCodeSource):
             return _of_code(found.path, arch)
         if arch:
             raise CommandError(f"{source} is no library; --arch chooses among the code of one")

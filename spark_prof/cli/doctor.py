@@ -243,7 +243,7 @@ def _read_log(log: Path) -> EngineLog:
         with path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         piped = read_engine_log(path, "standard input")
-    if not piped.tells:
+    if not piped.is_of_engine:
         raise CommandError(piped.lost[0])
     return piped
 
@@ -294,7 +294,7 @@ def _recognised(
     except CommandError as error:
         # Whatever looked for a format of traces may have read it as a log already.
         read = error.log if isinstance(error, FormatError) else None
-        if log is None and path.is_file() and (read := read or read_engine_log(path)).tells:
+        if log is None and path.is_file() and (read := read or read_engine_log(path)).is_of_engine:
             return None, read, model
         if not path.exists():
             model_folder(source)  # says where a model of that name would be
@@ -305,7 +305,7 @@ def _recognised(
             ) from error
         raise
     # What a server writes while it serves is what load generators print, too.
-    if isinstance(found, LoadTest) and log is None and (read := read_engine_log(path)).tells:
+    if isinstance(found, LoadTest) and log is None and (read := read_engine_log(path)).is_of_engine:
         return None, read, model
     return source, given, model
 

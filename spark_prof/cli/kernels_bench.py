@@ -83,7 +83,7 @@ def bench(
         _on_gpu(listed)
     request, recorded = asked(listed, models or (), tokens or (), source, name)
     if own:
-        request = replace(request, own=own_candidate(str(name), own))
+        request = replace(request, custom=own_candidate(str(name), own))
     from spark_prof.dashboards.kernel_races import render_bench, render_work
 
     if only_list:
@@ -205,7 +205,7 @@ def asked(
         request,
         tokens=tokens or found.tokens,
         work=[(each.shape, each.format) for each in work],
-        ran={
+        recorded={
             ((each.shape, each.format), count): ran
             for each in work
             for count, ran in each.ran.items()
@@ -239,9 +239,9 @@ def _measured(request: Request) -> tuple[Report, bool]:
         say(cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what)
     results = [r for cell in report.cells for r in cell.results if r.contestant == cell.subject]
     failures = [result for result in results if result.failed]
-    if request.own is None:
+    if request.custom is None:
         return report, not failures
     abstained = all(result.abstained for result in failures)
     if results and not any(result.us for result in results) and abstained:
-        raise CommandError(f"{request.own.name} was not timed anywhere: {failures[0].failed}")
+        raise CommandError(f"{request.custom.name} was not timed anywhere: {failures[0].failed}")
     return report, abstained

@@ -72,7 +72,7 @@ def replay(
         piece = _one_of(request, kernel, shape, weights)
         count = tokens or (recorded.tokens[0] if recorded else 1)
     note = ""
-    ran = request.ran.get((piece, count)) if request and kernel.layer != "choice" else None
+    ran = request.recorded.get((piece, count)) if request and kernel.layer != "choice" else None
     if ran is not None:
         from spark_prof.dashboards.kernel_races import recorded_names
 

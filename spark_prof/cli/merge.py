@@ -94,7 +94,7 @@ def salvage(
         return
     for line in _lines(found):
         print(line)
-    if found.made:
+    if found.newly_assembled:
         say(f"{folder} is a bundle now; {next_report(folder)}")
     else:
         say(f"{folder} is a whole bundle ({found.bundle.meta.state}); there is nothing to salvage")

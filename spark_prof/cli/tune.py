@@ -76,20 +76,20 @@ def tune(
     from spark_prof.ab.command import container_note, engine_command
     from spark_prof.dashboards.tune_report import render_candidates, render_tune
     from spark_prof.tune.candidates import Allowed
-    from spark_prof.tune.tune_engines import Wanted
-    from spark_prof.tune.tune_run import Asked, run_tune
+    from spark_prof.tune.tune_engines import TuneSettings
+    from spark_prof.tune.tune_run import TuneChoices, run_tune
     from spark_prof.tune.unrecorded import command_to_list
 
     if resume and out:
         raise CommandError("--resume names the folder; leave out --out")
     folder = options.run_folder("tune", resume or out, text, "minutes", minutes, timeout)
     sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
-    wanted = Wanted(folder, minutes, sizes, context, gate_tokens, text, timeout)
+    wanted = TuneSettings(folder, minutes, sizes, context, gate_tokens, text, timeout)
     allowed = Allowed(allow_requantize, allow_kv_dtype)
     for folder_of_results in known or ():
         if not folder_of_results.exists():
             raise CommandError(f"--known {folder_of_results}: there is no such folder")
-    asked = Asked(
+    asked = TuneChoices(
         allowed, tuple(sides or ()), tuple(skip or ()), recording, tuple(known or ()),
         resume is not None, only_list,
     )  # fmt: skip

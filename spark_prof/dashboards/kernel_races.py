@@ -30,7 +30,7 @@ def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> st
     rows = [(piece, tokens) for piece in request.pieces() for tokens in request.tokens]
 
     def ran(show: Callable[[Recorded], object]) -> Callable[[tuple[Piece, int]], object]:
-        return lambda row: show(request.ran[row]) if row in request.ran else None
+        return lambda row: show(request.recorded[row]) if row in request.recorded else None
 
     columns = (
         cells.Prose("Layer", lambda row: _label(row[0])),
@@ -48,7 +48,7 @@ def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> st
     drawn = document("spark-prof kernels bench: what is timed", headline, sections)
     record = {
         "work": [
-            asdict(_work(*row)) | {"label": _label(row[0]), "recorded": request.ran.get(row)}
+            asdict(_work(*row)) | {"label": _label(row[0]), "recorded": request.recorded.get(row)}
             for row in rows
         ],
         "not_raced": [] if run is None else [each._asdict() for each in run.left_out],

@@ -150,7 +150,7 @@ def _origin(bundle: Bundle, ranks: tuple[int, ...]) -> int:
         if len(batch)
     ]
     if not earliest:
-        raise CommandError(f"{bundle.shown} holds nothing that has a time; record again")
+        raise CommandError(f"{bundle.label} holds nothing that has a time; record again")
     return int(min(earliest))
 
 

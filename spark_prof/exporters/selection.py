@@ -39,7 +39,7 @@ class Selection:
         for rank in wanted:
             if rank not in bundle.ranks:
                 there = ", ".join(map(str, bundle.ranks)) or "none"
-                raise CommandError(f"{bundle.shown} has no rank {rank}; it has {there}")
+                raise CommandError(f"{bundle.label} has no rank {rank}; it has {there}")
         return wanted
 
     def rows(self, step: pd.Series) -> Flags:

@@ -28,7 +28,7 @@ from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm, split_name
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.arrays import Flags, Int64s
-from spark_prof.importers.imported_steps import Steps
+from spark_prof.importers.imported_steps import ImportedSteps
 from spark_prof.importers.modules import Modules, modules_of
 from spark_prof.importers.repeats import Repeats, guess_layers
 from spark_prof.traces.bundle import Bundle
@@ -55,7 +55,7 @@ class Capture:
 
 def captures_of(foreign: Foreign, path: Path) -> list[Capture]:
     """The graphs of the whole model that a capture's trace holds."""
-    found = []
+    captures = []
     for window in foreign.windows:
         scopes = foreign.processes[window.process].scopes
         frame = modules_of(scopes)
@@ -64,8 +64,8 @@ def captures_of(foreign: Foreign, path: Path) -> list[Capture]:
         for tokens, start, end in _stretches(window, path.name):
             launches = _captured(window, start, end)
             scope = _scope_at(window.calls, launches["start_ns"].to_numpy(np.int64))
-            found.append(Capture(path.name, tokens, components[frame.of_scope[scope]]))
-    return found
+            captures.append(Capture(path.name, tokens, components[frame.of_scope[scope]]))
+    return captures
 
 
 def components_by_capture(
@@ -81,7 +81,7 @@ def components_by_capture(
     Returns:
         A number a row, -1 for none; and, where there are captures, one line about them.
     """
-    found = np.full(len(correlation), -1, np.int64)
+    components = np.full(len(correlation), -1, np.int64)
     inside = pd.Series(np.flatnonzero(correlation >= 0))
     used: Counter[str] = Counter()
     replays = inside.groupby(correlation[correlation >= 0]).indices.values()
@@ -91,30 +91,30 @@ def components_by_capture(
         same = [c for c in fitting if c.tokens == tokens[rows[0]]]
         if fitting:
             capture = (same or fitting)[0]
-            found[rows] = capture.components
+            components[rows] = capture.components
             used[capture.source] += 1
     idle = sorted({capture.source for capture in captures} - set(used))
-    told = [f"{name} on {count} of {len(replays)} replays" for name, count in sorted(used.items())]
-    told += [f"{', '.join(idle)} on none"] if idle else []
-    line = f"captured graphs were laid, launch by launch, {'; '.join(told)}"
-    return found, (line,) if captures else ()
+    uses = [f"{name} on {count} of {len(replays)} replays" for name, count in sorted(used.items())]
+    uses += [f"{', '.join(idle)} on none"] if idle else []
+    line = f"captured graphs were laid, launch by launch, {'; '.join(uses)}"
+    return components, (line,) if captures else ()
 
 
 def _stretches(window: Window, name: str) -> list[tuple[int, int, int]]:
     """Tokens, begin and end of each capture of a whole model."""
     markers = window.trace.markers
     times = markers[["start_ns", "end_ns"]].to_numpy(np.int64).tolist()
-    found = []
+    stretches = []
     for marker, (start, end) in zip(markers["name"].astype(str), times, strict=True):
         match = _NAME.fullmatch(marker)
         if match and match[2] == "FULL":
-            found.append((int(match[1]), start, end))
+            stretches.append((int(match[1]), start, end))
     launches = window.trace.launches
-    if not found and len(launches):
+    if not stretches and len(launches):
         size = _SIZE.search(name)
         begin, end = int(launches["start_ns"].min()), int(launches["end_ns"].max())
-        found.append((int(size[1]) if size else 0, begin, end))
-    return found
+        stretches.append((int(size[1]) if size else 0, begin, end))
+    return stretches
 
 
 def _captured(window: Window, start: int, end: int) -> pd.DataFrame:
@@ -132,8 +132,8 @@ def _scope_at(calls: pd.DataFrame, times: Int64s) -> Int64s:
     """The scope of the innermost call at each time, -1 for none; one thread captures."""
     calls = calls.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
     start, end = (calls[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    found = innermost(start, end, enclosing(start, end), times)
-    return np.append(calls["scope"].to_numpy(np.int64), -1)[found]
+    call = innermost(start, end, enclosing(start, end), times)
+    return np.append(calls["scope"].to_numpy(np.int64), -1)[call]
 
 
 _MOST_CELLS = 60_000_000
@@ -171,8 +171,10 @@ class Reference:
         Args:
             phase: the step's phase; of an unknown one all sequences are tried.
         """
-        known = self.sequences.get(phase) or [s for found in self.sequences.values() for s in found]
-        fitting = [s for s in known if len(names) * len(s.names) <= _MOST_CELLS]
+        candidates = self.sequences.get(phase) or [
+            s for sequences in self.sequences.values() for s in sequences
+        ]
+        fitting = [s for s in candidates if len(names) * len(s.names) <= _MOST_CELLS]
         partners = [align(names, sequence.names) for sequence in fitting]
         matched = [int((partner >= 0).sum()) for partner in partners]
         if not matched or max(matched) < _LEAST_MATCHED * len(names):
@@ -187,21 +189,21 @@ def reference_of(bundle: Bundle, rank: int) -> Reference:
     kernels = place_kernels(bundle, rank, ["module"])
     kernels = kernels[(kernels["kind"] == "kernel") & (kernels["step"] >= 0)]
     modules = bundle.frame("modules", rank).set_index("module")
-    told = modules[["path", "type"]].reindex(kernels["module"]).fillna("").astype(str)
-    frame = told.reset_index(drop=True).assign(
+    module_rows = modules[["path", "type"]].reindex(kernels["module"]).fillna("").astype(str)
+    frame = module_rows.reset_index(drop=True).assign(
         layer=kernels["layer"].to_numpy(), component=kernels["component"].astype(str).to_numpy()
     )
-    known = kernels["placed"] & (kernels["component"] != "other")
-    places, number = distinct(frame, known.to_numpy())
+    is_placed = kernels["placed"] & (kernels["component"] != "other")
+    places, number = distinct(frame, is_placed.to_numpy())
     phases = bundle.frame("steps", rank, ["step", "phase"]).set_index("step")["phase"].astype(str)
-    found: dict[str, Counter[_Sequence]] = {}
+    counters: dict[str, Counter[_Sequence]] = {}
     for step, rows in kernels.assign(place=number).groupby("step", sort=True):
         names, components = (tuple(rows[name].astype(str)) for name in ("name", "component"))
         sequence = _Sequence(names, components, rows["place"].to_numpy())
-        found.setdefault(phases.get(step, "unknown"), Counter())[sequence] += 1
+        counters.setdefault(phases.get(step, "unknown"), Counter())[sequence] += 1
     common = {
         phase: [sequence for sequence, _ in counter.most_common(_MOST_SEQUENCES)]
-        for phase, counter in found.items()
+        for phase, counter in counters.items()
     }
     return Reference(bundle.path.name, places, common)
 
@@ -221,7 +223,7 @@ def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence) -> Int
     reference that have none between the same two partners; where there are none, it goes on with
     the product before it, or belongs to one of its neighbours if that works for its component.
     """
-    found = np.where(partner >= 0, sequence.places[partner], -1)
+    places = np.where(partner >= 0, sequence.places[partner], -1)
     matched = np.flatnonzero(partner >= 0)
     for index in np.flatnonzero(partner < 0).tolist():
         position = int(np.searchsorted(matched, index))
@@ -230,14 +232,14 @@ def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence) -> Int
         skipped = list(range(low + 1, high))
         near = skipped or [k for k in (high, low) if 0 <= k < len(sequence.names)]
         component = classify(names[index]).component
-        alike = [k for k in near if sequence.components[k] == component]
+        similar = [k for k in near if sequence.components[k] == component]
         if finishes_gemm(names[index]) and low >= 0:
-            alike = [low]
+            similar = [low]
         elif component is None:
-            alike = near[-1:] if skipped else near[:1]
-        if alike:
-            found[index] = sequence.places[alike[-1]]
-    return found
+            similar = near[-1:] if skipped else near[:1]
+        if similar:
+            places[index] = sequence.places[similar[-1]]
+    return places
 
 
 def align(first: Sequence[str], second: Sequence[str]) -> Int64s:
@@ -311,7 +313,12 @@ class Layers:
         return bool(self.references or self.captures)
 
     def place(
-        self, kernels: pd.DataFrame, rank: int, steps: Steps, modules: Modules, training: bool
+        self,
+        kernels: pd.DataFrame,
+        rank: int,
+        steps: ImportedSteps,
+        modules: Modules,
+        training: bool,
     ) -> Placed:
         """Places the kernels of a whole process that have no layer yet.
 
@@ -322,13 +329,13 @@ class Layers:
         free = FIRST_MODULE + len(modules.frame)
         codes = [CODES.get(str(name), -1) for name in modules.frame["component"]]
         module = kernels["module"].to_numpy(np.int64)
-        known = np.array([*codes, -1], np.int64)[
+        component = np.array([*codes, -1], np.int64)[
             np.maximum(module, FIRST_MODULE - 1) - FIRST_MODULE
         ]
         # Operators that vLLM hides from its compiler know what they are, but not in which layer.
         no_layer = kernels["layer"].to_numpy() < 0
         phase = (module >= 0) & (module < FIRST_MODULE)
-        is_open = ((known < 0) | (np.isin(known, _ANCHORS) & no_layer)) & ~phase
+        is_open = ((component < 0) | (np.isin(component, _ANCHORS) & no_layer)) & ~phase
         is_open &= (kernels["step"].to_numpy() >= 0) & (kernels["kind"] == "kernel").to_numpy()
         reference = self.references.get(rank, self.references.get(None))
         if reference is not None and is_open.any():
@@ -337,14 +344,14 @@ class Layers:
         captured, used = self._captured(kernels, rank, steps)
         length = (kernels["end_ns"] - kernels["start_ns"]).where(kernels["kind"] == "kernel", 0)
         share = float(length[is_open].sum()) / max(int(length.sum()), 1)
-        if not steps.known or share < _MOSTLY:
+        if not steps.has_source or share < _MOSTLY:
             return Placed(kernels, lost=used)
-        known = np.where(captured >= 0, captured, np.where(is_open, known, -1))
-        placed = _guessed(kernels, is_open, known, captured >= 0, steps, training, free)
+        component = np.where(captured >= 0, captured, np.where(is_open, component, -1))
+        placed = _guessed(kernels, is_open, component, captured >= 0, steps, training, free)
         return replace(placed, lost=(*used, *placed.lost))
 
     def _captured(
-        self, kernels: pd.DataFrame, rank: int, steps: Steps
+        self, kernels: pd.DataFrame, rank: int, steps: ImportedSteps
     ) -> tuple[Int64s, tuple[str, ...]]:
         """The component of each kernel by the capture of its graph, -1 for none; what was used."""
         captures = self.captures.get(rank, self.captures.get(None, []))
@@ -357,21 +364,21 @@ class Layers:
 
 
 def _aligned(
-    kernels: pd.DataFrame, is_open: Flags, reference: Reference, steps: Steps, free: int
+    kernels: pd.DataFrame, is_open: Flags, reference: Reference, steps: ImportedSteps, free: int
 ) -> Placed:
     """The kernels, the open ones placed as their partners in the reference."""
     phase = steps.frame()["phase"].to_numpy()
-    ran = kernels[(kernels["kind"] == "kernel") & (kernels["step"] >= 0)]
+    step_kernels = kernels[(kernels["kind"] == "kernel") & (kernels["step"] >= 0)]
     place = pd.Series(-1, kernels.index)
-    known: dict[tuple[str, tuple[str, ...]], Int64s | None] = {}
+    places_by_key: dict[tuple[str, tuple[str, ...]], Int64s | None] = {}
     unlike = 0
-    for _, rows in ran.groupby("step", sort=True):
+    for _, rows in step_kernels.groupby("step", sort=True):
         key = str(phase[int(rows["step"].iloc[0])]), tuple(rows["name"].astype(str))
-        if key not in known:
-            known[key] = reference.place(key[1], key[0])
-        found = known[key]
-        unlike += found is None
-        place[rows.index] = -1 if found is None else found
+        if key not in places_by_key:
+            places_by_key[key] = reference.place(key[1], key[0])
+        place_of_row = places_by_key[key]
+        unlike += place_of_row is None
+        place[rows.index] = -1 if place_of_row is None else place_of_row
     line = f"{unlike} steps are not like any step of {reference.source}: not aligned"
     lost = (line,) if unlike else ()
     partners = np.asarray(place)
@@ -379,28 +386,28 @@ def _aligned(
 
 
 def _guessed(
-    kernels: pd.DataFrame, is_open: Flags, known: Int64s, captured: Flags, steps: Steps,
+    kernels: pd.DataFrame, is_open: Flags, component: Int64s, captured: Flags, steps: ImportedSteps,
     training: bool, free: int,
 ) -> Placed:  # fmt: skip
     """The kernels, the open ones placed by captures and by what repeats."""
     chosen = (kernels["kind"] == "kernel").to_numpy()
     phase = np.append(steps.frame()["phase"].to_numpy(object), "unknown")
-    ran = kernels.assign(phase=phase[kernels["step"].to_numpy(np.int64)])[chosen]
+    work = kernels.assign(phase=phase[kernels["step"].to_numpy(np.int64)])[chosen]
     if training:
-        nowhere = np.full(len(ran), -1, np.int64)
-        found = Repeats(known[chosen], nowhere, ("no layers: this is training",))
+        nowhere = np.full(len(work), -1, np.int64)
+        repeats = Repeats(component[chosen], nowhere, ("no layers: this is training",))
     else:
         in_graph = kernels["in_graph"].to_numpy()[chosen]
-        found = guess_layers(ran, known[chosen], in_graph, steps.generates)
-    names = np.array([*COMPONENTS, ""], object)[found.component]
-    frame = pd.DataFrame({"path": "", "type": "", "layer": found.layer, "component": names})
-    counted = (found.layer >= 0).any()
-    sure = (found.layer >= 0) | captured[chosen] | ((names == "lm_head") & counted)
-    places, number = distinct(frame, sure & (found.component >= 0))
+        repeats = guess_layers(work, component[chosen], in_graph, steps.generates)
+    names = np.array([*COMPONENTS, ""], object)[repeats.component]
+    frame = pd.DataFrame({"path": "", "type": "", "layer": repeats.layer, "component": names})
+    counted = (repeats.layer >= 0).any()
+    sure = (repeats.layer >= 0) | captured[chosen] | ((names == "lm_head") & counted)
+    places, number = distinct(frame, sure & (repeats.component >= 0))
     place = np.full(len(kernels), -1, np.int64)
     place[chosen] = number
-    told = "no range tells the layers: the n-th attention of a step counts as layer n (a guess)"
-    lost = (told, *found.notes) if counted else found.notes
+    note = "no range tells the layers: the n-th attention of a step counts as layer n (a guess)"
+    lost = (note, *repeats.notes) if counted else repeats.notes
     marks = np.where(captured, "aligned", "guess")
     return _placed(kernels, is_open, place, places, marks, free, lost)
 

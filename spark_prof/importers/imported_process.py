@@ -11,8 +11,13 @@ from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.importers.imported_layers import Layers
-from spark_prof.importers.imported_steps import NOTHING_TELLS, Steps, one_step, steps_by_graphs
-from spark_prof.importers.impossible import LeftOut, without_impossible
+from spark_prof.importers.imported_steps import (
+    NOTHING_TELLS,
+    ImportedSteps,
+    one_step,
+    steps_by_graphs,
+)
+from spark_prof.importers.impossible import LeftOutRecords, without_impossible
 from spark_prof.importers.modules import Modules, model_of, modules_of
 from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.demangle import demangled
@@ -26,7 +31,7 @@ _NEVER = 1 << 62
 
 
 def kernel_rows(
-    window: Window, nodes: pd.DataFrame, modules: Modules, steps: Steps
+    window: Window, nodes: pd.DataFrame, modules: Modules, steps: ImportedSteps
 ) -> pd.DataFrame:
     """The window's rows of the `kernels` table, in order of their start.
 
@@ -63,7 +68,7 @@ def kernel_rows(
     return rows
 
 
-def call_rows(window: Window, modules: Modules, steps: Steps) -> pd.DataFrame:
+def call_rows(window: Window, modules: Modules, steps: ImportedSteps) -> pd.DataFrame:
     """The window's rows of the `ranges` table."""
     calls = window.calls
     scope = calls["scope"].to_numpy(np.int64)
@@ -96,8 +101,8 @@ def _scope_of_node(nodes: pd.DataFrame, gpu: pd.DataFrame) -> Int64s:
     if nodes.empty:
         return np.full(len(gpu), NO_SCOPE, np.int64)
     scopes = nodes.drop_duplicates("node", keep="last").set_index("node")["scope"]
-    found = scopes.reindex(gpu["graph_node"], fill_value=NO_SCOPE)
-    return found.to_numpy(np.int64)
+    scope = scopes.reindex(gpu["graph_node"], fill_value=NO_SCOPE)
+    return scope.to_numpy(np.int64)
 
 
 def _readable(names: pd.Series) -> pd.Series:
@@ -111,11 +116,11 @@ def _readable(names: pd.Series) -> pd.Series:
 
 
 def _module(modules: Modules, scope: Int64s) -> Int64s:
-    found = modules.of_scope[scope]
-    return np.where(found >= 0, found + FIRST_MODULE, -1).astype(np.int64)
+    number = modules.of_scope[scope]
+    return np.where(number >= 0, number + FIRST_MODULE, -1).astype(np.int64)
 
 
-def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:
+def _outside_modules(window: Window, modules: Modules, steps: ImportedSteps) -> Int64s:
     """The phase of each row of the window's `gpu` that no module launched, -1 where unknown.
 
     Before the model the batch is prepared, between model and logits the rows for the logits are
@@ -161,13 +166,13 @@ class ProcessWriter:
         self.process, self.rank = process, rank
         self.lost: list[str] = []
         self._tables, self._layers, self._source = tables, layers, source
-        self._steps: Steps | None = None
+        self._steps: ImportedSteps | None = None
         self._scopes = -1
         self._modules: Modules = modules_of(process.scopes)
         self._added = pd.DataFrame()
         self._first, self._last = _OPEN_END, -_OPEN_END
-        self._ran = (_OPEN_END, -_OPEN_END)
-        self._left_out = LeftOut()
+        self._work_span = (_OPEN_END, -_OPEN_END)
+        self._left_out = LeftOutRecords()
         self._in_graphs = self._launched = False
 
     def add(self, window: Window, whole: bool) -> None:
@@ -201,16 +206,18 @@ class ProcessWriter:
 
     def finish(self) -> None:
         """Adds what there is once per process."""
-        told = self._left_out.lines()
+        impossible_lines = self._left_out.lines()
         if self._left_out.most:
-            raise CommandError(f"{self._source} cannot be believed; record again ({told[0]})")
-        self.lost = [*told, *self.lost]
+            raise CommandError(
+                f"{self._source} cannot be believed; record again ({impossible_lines[0]})"
+            )
+        self.lost = [*impossible_lines, *self.lost]
         if self._steps is None or self._last < self._first:
             return
         frame = self._steps.frame()
         frame["end_ns"] = np.minimum(frame["end_ns"], max(self._last, self._first))
-        if not self._steps.known:
-            frame["start_ns"], frame["end_ns"] = self._ran
+        if not self._steps.has_source:
+            frame["start_ns"], frame["end_ns"] = self._work_span
         self._tables.add("steps", self.rank, frame)
         modules = pd.concat([module_rows(self._modules), self._added], ignore_index=True)
         self._tables.add("modules", self.rank, modules)
@@ -234,9 +241,9 @@ class ProcessWriter:
             facts["steps_by"] = self._steps.told_by
         return {key: value for key, value in facts.items() if value not in (None, "")}
 
-    def _find_steps(self, window: Window, whole: bool) -> Steps:
+    def _find_steps(self, window: Window, whole: bool) -> ImportedSteps:
         if self._steps is None:
-            steps = Steps(self._first)
+            steps = ImportedSteps(self._first)
             steps.add_markers(window.trace.markers)
             if not len(steps) and whole:
                 steps = steps_by_graphs(window) or steps
@@ -255,7 +262,7 @@ class ProcessWriter:
                 self._first = min(self._first, int(frame["start_ns"].min()))
                 self._last = max(self._last, int(frame["end_ns"].max()))
         # What the report is about: the GPU's work, or without any the operators.
-        ran = trace.operators if trace.gpu.empty else trace.gpu
-        if len(ran):
-            first, last = int(ran["start_ns"].min()), int(ran["end_ns"].max())
-            self._ran = min(self._ran[0], first), max(self._ran[1], last)
+        work = trace.operators if trace.gpu.empty else trace.gpu
+        if len(work):
+            first, last = int(work["start_ns"].min()), int(work["end_ns"].max())
+            self._work_span = min(self._work_span[0], first), max(self._work_span[1], last)

@@ -26,7 +26,7 @@ from spark_prof.traces.host_timeline import stretch_at
 
 
 @dataclass(frozen=True)
-class Batch:
+class StepBatch:
     """What a step worked on, as far as its name says so."""
 
     phase: str = "unknown"
@@ -47,7 +47,7 @@ class StepRule:
     # `modes`.
     pattern: str
     # Names with the batch that they stand for; None for one that is no step.
-    examples: tuple[tuple[str, Batch | None], ...]
+    examples: tuple[tuple[str, StepBatch | None], ...]
     # Whether what is launched after the range belongs to it as well, up to the next step: vLLM's
     # and SGLang's ranges end before the tokens are sampled.
     runs_on: bool = False
@@ -62,23 +62,23 @@ RULES: tuple[StepRule, ...] = (
     StepRule("vLLM",
         r"execute_context_(?P<prefill_requests>\d+)\((?P<prefill_tokens>\d+)(?:_\d+)?\)"
         r"_generation_(?P<decode_requests>\d+)\((?P<decode_tokens>\d+)(?:_\d+)?\)",
-        (("execute_context_1(888_788544)_generation_0(0)", Batch("prefill", 1, 888)),
-        ("execute_context_0(0)_generation_3(3)", Batch("decode", 0, 0, 3, 3)),
-        ("execute_context_1(64)_generation_2(2)", Batch("mixed", 1, 64, 2, 2)),
+        (("execute_context_1(888_788544)_generation_0(0)", StepBatch("prefill", 1, 888)),
+        ("execute_context_0(0)_generation_3(3)", StepBatch("decode", 0, 0, 3, 3)),
+        ("execute_context_1(64)_generation_2(2)", StepBatch("mixed", 1, 64, 2, 2)),
         ("execute_context_0(0)_generation_0(0)", None)), runs_on=True),
     StepRule("vLLM", r"execute_\d+_context_(?P<prefill_requests>\d+)"
         r"\(sq(?P<prefill_tokens>\d+)sk(?P<prefill_context>\d+)sqsq\d+sqsk\d+\)"
         r"_generation_(?P<decode_requests>\d+)"
         r"\(sq(?P<decode_tokens>\d+)sk(?P<decode_context>\d+)sqsq\d+sqsk\d+\)",
         (("execute_1_context_0(sq0sk0sqsq0sqsk0)_generation_1(sq1sk129sqsq1sqsk129)",
-        Batch("decode", 0, 0, 1, 1, 128)),
+        StepBatch("decode", 0, 0, 1, 1, 128)),
         ("execute_64_context_1(sq64sk64sqsq4096sqsk4096)_generation_0(sq0sk0sqsq0sqsk0)",
-        Batch("prefill", 1, 64, 0, 0, 0))), runs_on=True),
+        StepBatch("prefill", 1, 64, 0, 0, 0))), runs_on=True),
     StepRule("SGLang",
         r"step\[(?P<mode>[A-Z_]+)(?: bs=(?P<decode_requests>\d+))?(?: toks=(?P<tokens>\d+))?.*\]",
-        (("step[DECODE bs=64]", Batch("decode", 0, 0, 64, 64)),
-        ("step[EXTEND bs=2 toks=512]", Batch("prefill", 2, 512)),
-        ("step[MIXED bs=2]", Batch("mixed")), ("step[IDLE]", None)), runs_on=True,
+        (("step[DECODE bs=64]", StepBatch("decode", 0, 0, 64, 64)),
+        ("step[EXTEND bs=2 toks=512]", StepBatch("prefill", 2, 512)),
+        ("step[MIXED bs=2]", StepBatch("mixed")), ("step[IDLE]", None)), runs_on=True,
         modes={"DECODE": "decode", "TARGET_VERIFY": "decode", "EXTEND": "prefill",
         "PREFILL": "prefill", "MIXED": "mixed", "DRAFT_EXTEND": "unknown",
         "SPLIT_PREFILL": "prefill", "IDLE": ""}),
@@ -86,20 +86,21 @@ RULES: tuple[StepRule, ...] = (
         r"\[Executor\] _forward_step(?: \d+)?: (?P<prefill_requests>\d+) ctx reqs, "
         r"(?:(?P<prefill_tokens>\d+) ctx tokens, )?(?P<decode_requests>\d+) gen reqs",
         (("[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs",
-        Batch("decode", 0, 0, 32, 32)),
-        ("[Executor] _forward_step 7: 1 ctx reqs, 2 gen reqs", Batch("mixed", 1, 0, 2, 2)),
-        ("[Executor] _forward_step: 1 ctx reqs, 0 gen reqs", Batch("prefill", 1))), runs_on=True),
+        StepBatch("decode", 0, 0, 32, 32)),
+        ("[Executor] _forward_step 7: 1 ctx reqs, 2 gen reqs", StepBatch("mixed", 1, 0, 2, 2)),
+        ("[Executor] _forward_step: 1 ctx reqs, 0 gen reqs", StepBatch("prefill", 1))),
+        runs_on=True),
     StepRule("PyTorch", r"ProfilerStep\s?[#*]\s?\d+",
-        (("ProfilerStep#6", Batch()), ("ProfilerStep* 6", Batch()))),
+        (("ProfilerStep#6", StepBatch()), ("ProfilerStep* 6", StepBatch()))),
     StepRule("NVTX", r"(?i:step|iteration|iter|forward step)[\s_:#=]*\d+",
-        (("step 12", Batch()), ("iteration_3", Batch()), ("Iter: 7", Batch()))),
+        (("step 12", StepBatch()), ("iteration_3", StepBatch()), ("Iter: 7", StepBatch()))),
     # Without a number such a range may well hold all steps of its phase.
     StepRule("NVTX", r"(?i:(?P<mode>prefill|decode|generation))(?:[\s_:#-]*step)?[\s_:#]*\d+",
-        (("prefill 0", Batch("prefill")), ("decode_step 4", Batch("decode")),
-        ("Generation step 2", Batch("decode"))), modes={"prefill": "prefill", "decode": "decode",
-        "generation": "decode"}),
+        (("prefill 0", StepBatch("prefill")), ("decode_step 4", StepBatch("decode")),
+        ("Generation step 2", StepBatch("decode"))),
+        modes={"prefill": "prefill", "decode": "decode", "generation": "decode"}),
     StepRule("PyTorch", r"Optimizer\.step#\w+\.step",
-        (("Optimizer.step#AdamW.step", Batch()),), ends=True),
+        (("Optimizer.step#AdamW.step", StepBatch()),), ends=True),
 )  # fmt: skip
 
 _COMPILED = tuple(re.compile(rule.pattern) for rule in RULES)
@@ -115,17 +116,17 @@ def rule_of(name: str) -> int:
     return next((i for i, p in enumerate(_COMPILED) if p.fullmatch(name)), -1)
 
 
-def batch_of(name: str, rule: int) -> Batch | None:
+def batch_of(name: str, rule: int) -> StepBatch | None:
     """What a step of that name worked on; None where it worked on nothing."""
     match = _COMPILED[rule].fullmatch(name)
     if match is None:
         return None
-    found = match.groupdict()
-    number = {key: min(int(v), _LARGEST) for key, v in found.items() if v and key != "mode"}
-    if "mode" in found:
-        return _of_mode(str(found["mode"]), number, RULES[rule].modes)
-    if "prefill_requests" not in found:
-        return Batch()
+    fields = match.groupdict()
+    number = {key: min(int(v), _LARGEST) for key, v in fields.items() if v and key != "mode"}
+    if "mode" in fields:
+        return _of_mode(str(fields["mode"]), number, RULES[rule].modes)
+    if "prefill_requests" not in fields:
+        return StepBatch()
     prefill, decode = number["prefill_requests"], number["decode_requests"]
     if not prefill and not decode:
         return None
@@ -133,20 +134,20 @@ def batch_of(name: str, rule: int) -> Batch | None:
     # The name counts a request's whole context, this step's tokens included.
     context = number.get("prefill_context", 0) + number.get("decode_context", 0)
     phase = "mixed" if prefill and decode else "prefill" if prefill else "decode"
-    known = max(context - sum(tokens), 0)
-    return Batch(phase, prefill, tokens[0], decode, tokens[1], known)
+    computed = max(context - sum(tokens), 0)
+    return StepBatch(phase, prefill, tokens[0], decode, tokens[1], computed)
 
 
-def _of_mode(mode: str, number: Mapping[str, int], modes: Mapping[str, str]) -> Batch | None:
+def _of_mode(mode: str, number: Mapping[str, int], modes: Mapping[str, str]) -> StepBatch | None:
     phase = modes.get(mode, modes.get(mode.lower(), "unknown"))
     requests = number.get("decode_requests", 0)
     if not phase:
         return None
     if phase == "prefill":
-        return Batch(phase, requests, number.get("tokens", 0))
+        return StepBatch(phase, requests, number.get("tokens", 0))
     if phase == "decode":
-        return Batch(phase, 0, 0, requests, number.get("tokens", requests))
-    return Batch(phase)
+        return StepBatch(phase, 0, 0, requests, number.get("tokens", requests))
+    return StepBatch(phase)
 
 
 NOTHING_TELLS = "nothing tells the steps: figures are of the whole recording"
@@ -160,7 +161,7 @@ _MOST_OVERLONG = 0.1  # of all steps; where more hold others, they are of anothe
 _FEWEST_LAYERS = 2  # a graph with fewer attention kernels is a piece of a model, not a step of it
 
 
-class Steps:
+class ImportedSteps:
     """The steps of one process, found window by window."""
 
     def __init__(self, begin_ns: int = 0) -> None:
@@ -170,13 +171,13 @@ class Steps:
             begin_ns: when the trace begins, and so its first step where only ends are told.
         """
         self._rule, self._begin, self._ends_with = -1, begin_ns, ""
-        self._batches: list[Batch] = []
+        self._batches: list[StepBatch] = []
         self._by_graphs = False
         self._start = np.empty(0, np.int64)
         self._end = np.empty(0, np.int64)
         self._until = np.empty(0, np.int64)
         self.lost: list[str] = []
-        self.known = True
+        self.has_source = True
 
     def __len__(self) -> int:
         return len(self._start)
@@ -184,7 +185,7 @@ class Steps:
     @property
     def told_by(self) -> str:
         """What tells the steps: ranges, optimizer steps, CUDA graphs, or nothing."""
-        if not self.known:
+        if not self.has_source:
             return NOTHING
         if self._by_graphs:
             return "CUDA graphs"
@@ -201,11 +202,11 @@ class Steps:
         rules = np.array([rule_of(str(name)) for name in names] + [-1], np.int64)
         codes = markers["name"].cat.codes.to_numpy()
         of_row = rules[codes]
-        known = of_row[of_row >= 0]
-        if not len(known):
+        step_rules = of_row[of_row >= 0]
+        if not len(step_rules):
             return
         if self._rule < 0:
-            rule = int(known.min())
+            rule = int(step_rules.min())
             if RULES[rule].ends:
                 # Of several optimizers the one that is done last ends the step.
                 mine = markers[of_row == rule].sort_values("end_ns", kind="stable")
@@ -217,12 +218,12 @@ class Steps:
         if self._ends_with:
             end = np.sort(mine.loc[mine["name"] == self._ends_with, "end_ns"].to_numpy(np.int64))
             start = np.append(self._end[-1:] if len(self) else self._begin, end[:-1])
-            self.add(start.astype(np.int64), end, [Batch()] * len(end))
+            self.add(start.astype(np.int64), end, [StepBatch()] * len(end))
             return
         batches = [batch_of(str(name), self._rule) for name in mine["name"]]
-        kept = np.array([batch is not None for batch in batches], bool)
-        kept &= ~self._overlong(mine)
-        frame = mine[kept]
+        has_batch = np.array([batch is not None for batch in batches], bool)
+        has_batch &= ~self._overlong(mine)
+        frame = mine[has_batch]
         start, end = (frame[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
         if len(start) > 1 and (start == end).all():
             # Marks: each begins a step, which the next one ends; the last one as late as usual.
@@ -230,8 +231,8 @@ class Steps:
             usual = int(np.median(np.diff(start[order])))
             frame, start = frame.iloc[order], start[order]
             end = np.append(start[1:] - 1, start[-1] + usual)
-        found = [batch_of(str(name), self._rule) for name in frame["name"]]
-        self.add(start, end, [batch for batch in found if batch is not None])
+        batches_of_frame = [batch_of(str(name), self._rule) for name in frame["name"]]
+        self.add(start, end, [batch for batch in batches_of_frame if batch is not None])
 
     def _overlong(self, ranges: pd.DataFrame) -> Flags:
         """Ranges that reach over several others of their name but for numbers: they cannot be.
@@ -239,20 +240,20 @@ class Steps:
         Where many do, they are steps of steps.
         """
         start, end = (ranges[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        found = np.zeros(len(start), bool)
+        overlong = np.zeros(len(start), bool)
         stem = np.array([_NUMBER.sub("", str(name)) for name in ranges["name"]], object)
         for same in dict.fromkeys(stem):
             rows = np.flatnonzero(stem == same)
             rows = rows[np.argsort(start[rows], kind="stable")]
-            held = np.searchsorted(start[rows], end[rows]) - np.arange(len(rows)) - 1
-            over = held >= _FEWEST_HELD
+            ranges_inside = np.searchsorted(start[rows], end[rows]) - np.arange(len(rows)) - 1
+            over = ranges_inside >= _FEWEST_HELD
             if over.sum() <= max(1, _MOST_OVERLONG * len(rows)):
-                found[rows[over]] = True
-        if found.any():
-            self.lost.append(f"{IMPOSSIBLE} {found.sum()} {OVERLONG}")
-        return found
+                overlong[rows[over]] = True
+        if overlong.any():
+            self.lost.append(f"{IMPOSSIBLE} {overlong.sum()} {OVERLONG}")
+        return overlong
 
-    def add(self, start: Int64s, end: Int64s, batches: list[Batch]) -> None:
+    def add(self, start: Int64s, end: Int64s, batches: list[StepBatch]) -> None:
         """Takes in steps; of two that overlap the one that began first is kept."""
         start, end = np.concatenate([self._start, start]), np.concatenate([self._end, end])
         batches = self._batches + batches
@@ -270,7 +271,7 @@ class Steps:
 
     def frame(self) -> pd.DataFrame:
         """Rows of the `steps` table."""
-        columns = [column.name for column in fields(Batch)]
+        columns = [column.name for column in fields(StepBatch)]
         frame = pd.DataFrame([asdict(b) for b in self._batches], columns=columns)
         return frame.assign(
             step=np.arange(len(self)),
@@ -300,15 +301,15 @@ class Steps:
         return between
 
 
-def one_step(start_ns: int, end_ns: int) -> Steps:
+def one_step(start_ns: int, end_ns: int) -> ImportedSteps:
     """The whole trace as one step of which nothing is known."""
-    steps = Steps()
-    steps.known = False
-    steps.add(np.array([start_ns], np.int64), np.array([end_ns], np.int64), [Batch()])
+    steps = ImportedSteps()
+    steps.has_source = False
+    steps.add(np.array([start_ns], np.int64), np.array([end_ns], np.int64), [StepBatch()])
     return steps
 
 
-def steps_by_graphs(window: Window) -> Steps | None:
+def steps_by_graphs(window: Window) -> ImportedSteps | None:
     """The steps of a window that is a whole trace; None where graphs do not tell.
 
     An engine that replays one graph of the whole model a step launches it once in each decode step.
@@ -335,12 +336,12 @@ def steps_by_graphs(window: Window) -> Steps | None:
     start = np.array([first, *begins], np.int64)
     last = max(int(launches["end_ns"].max()), int(gpu["end_ns"].max()))
     end = np.append(start[1:] - 1, last)
-    steps = Steps()
+    steps = ImportedSteps()
     steps._by_graphs = True
-    steps.add(start, end, [Batch("decode")] * len(start))
+    steps.add(start, end, [StepBatch("decode")] * len(start))
     before = calls[calls[:, 0] < first, 0]
     if len(before) and NameColumn(gpu["name"]).flags(is_attention)[window.launch_ns < first].any():
-        steps.add(before[:1], np.array([first - 1], np.int64), [Batch("prefill")])
+        steps.add(before[:1], np.array([first - 1], np.int64), [StepBatch("prefill")])
         steps.lost.append("what ran before the first decode step counts as one prefill step")
     steps.lost.append(
         "no range names the steps: each launch of a CUDA graph of the whole model counts as one "

@@ -18,7 +18,7 @@ from spark_prof.importers.impossible_times import (
     CHECKS,
     TWICE,
     UNREADABLE,
-    Seen,
+    GpuWork,
     Span,
     inside,
     largest,
@@ -33,7 +33,7 @@ _SAME_CALL = ("name", "end_ns", "thread", "correlation")
 
 
 @dataclass
-class LeftOut:
+class LeftOutRecords:
     """How many records of a process were left out, and how many there were."""
 
     records: int = 0  # kernels, copies and memsets that the trace has
@@ -52,48 +52,48 @@ class LeftOut:
 
     def lines(self) -> list[str]:
         """What to say of it, none where nothing was left out."""
-        found = []
+        lines = []
         if self.of_gpu:
             causes = "; ".join(f"{count:,} {cause}" for cause, count in self.why.items() if count)
             percent = 100 * self.of_gpu / self.records
             share = f"{percent:.1f} %" if percent >= 0.1 else "under 0.1 %"
-            found.append(
+            lines.append(
                 f"{IMPOSSIBLE} {self.of_gpu:,} of {self.records:,} kernels and copies ({share}) "
                 f"left out: {causes}"
             )
         if self.calls:
-            found.append(
+            lines.append(
                 f"{IMPOSSIBLE} {self.calls:,} API calls, ranges and operators left out: their "
                 "times cannot be, or they are there twice"
             )
-        return found
+        return lines
 
 
-def without_impossible(window: Window, told: LeftOut, *, amd: bool) -> Window:
-    """The window without records that cannot be, which are counted in `told`."""
-    told.records += len(window.trace.gpu) + window.trace.unreadable
+def without_impossible(window: Window, left_out: LeftOutRecords, *, amd: bool) -> Window:
+    """The window without records that cannot be, which are counted in `left_out`."""
+    left_out.records += len(window.trace.gpu) + window.trace.unreadable
     if window.trace.unreadable:
-        told.why[UNREADABLE] += window.trace.unreadable
-    window, host = _sound_calls(window, told)
+        left_out.why[UNREADABLE] += window.trace.unreadable
+    window, host = _sound_calls(window, left_out)
     gpu = window.trace.gpu
     if gpu.empty:
         return window
     sound = np.ones(len(gpu), bool)
     for cause, broken in CHECKS:
-        now = broken(Seen(window, *times_of(gpu), sound, host, amd)) & sound
+        now = broken(GpuWork(window, *times_of(gpu), sound, host, amd)) & sound
         if count := int(now.sum()):
-            told.why[cause] += count
+            left_out.why[cause] += count
             sound = sound & ~now
     return window if sound.all() else _of_rows(window, sound)
 
 
-def _of_rows(window: Window, kept: Flags) -> Window:
-    trace = replace(window.trace, gpu=window.trace.gpu[kept].reset_index(drop=True))
-    rows = {name: getattr(window, name)[kept] for name in ("launch_ns", "thread", "scope")}
+def _of_rows(window: Window, chosen: Flags) -> Window:
+    trace = replace(window.trace, gpu=window.trace.gpu[chosen].reset_index(drop=True))
+    rows = {name: getattr(window, name)[chosen] for name in ("launch_ns", "thread", "scope")}
     return replace(window, trace=trace, **rows)
 
 
-def _sound_calls(window: Window, told: LeftOut) -> tuple[Window, Span | None]:
+def _sound_calls(window: Window, left_out: LeftOutRecords) -> tuple[Window, Span | None]:
     """The window whose calls, ranges and operators have times that can be, and their span."""
     trace = window.trace
     frames = {
@@ -110,12 +110,12 @@ def _sound_calls(window: Window, told: LeftOut) -> tuple[Window, Span | None]:
     for name, frame in frames.items():
         if frame.empty:
             continue
-        kept = within(*times_of(frame), host, _BEYOND_NS)
+        sound = within(*times_of(frame), host, _BEYOND_NS)
         if name == "launches":
-            kept &= ~repeated(frame, _SAME_CALL)
-        if not kept.all():
-            told.calls += int((~kept).sum())
-            changed[name] = frame[kept].reset_index(drop=True)
+            sound &= ~repeated(frame, _SAME_CALL)
+        if not sound.all():
+            left_out.calls += int((~sound).sum())
+            changed[name] = frame[sound].reset_index(drop=True)
     launch = window.launch_ns
     unknown = (launch >= 0) & ~inside(launch, host)
     calls = window.calls

@@ -41,7 +41,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class GpuWork:
     """The GPU work of a window, and what is known of its times."""
 
     window: Window
@@ -65,8 +65,8 @@ def within(start: Int64s, end: Int64s, span: Span, beyond_ns: int = APART_NS) ->
 
 def inside(start: Int64s, span: Span) -> Flags:
     """What begins within a span."""
-    found: Flags = (start >= span[0]) & (start <= span[1])
-    return found
+    begins_inside: Flags = (start >= span[0]) & (start <= span[1])
+    return begins_inside
 
 
 def largest(start: Int64s, near: Span | None) -> Span | None:
@@ -94,64 +94,64 @@ def repeated(frame: pd.DataFrame, columns: tuple[str, ...]) -> Flags:
     else:
         same = pd.Series(start).duplicated(keep=False).to_numpy()
     same = same & (end > start)
-    found = np.zeros(len(frame), bool)
+    duplicates = np.zeros(len(frame), bool)
     if same.any():
         rows = frame.loc[same, ["start_ns", *columns]]
-        found[same] = rows.duplicated().to_numpy()
-    return found
+        duplicates[same] = rows.duplicated().to_numpy()
+    return duplicates
 
 
-def _negative(seen: Seen) -> Flags:
-    return np.asarray(seen.end < seen.start)
+def _negative(work: GpuWork) -> Flags:
+    return np.asarray(work.end < work.start)
 
 
-def _apart(seen: Seen) -> Flags:
-    span = largest(seen.start[seen.sound], seen.host)
-    return seen.none if span is None else ~within(seen.start, seen.end, span)
+def _apart(work: GpuWork) -> Flags:
+    span = largest(work.start[work.sound], work.host)
+    return work.none if span is None else ~within(work.start, work.end, span)
 
 
-def _early(seen: Seen) -> Flags:
+def _early(work: GpuWork) -> Flags:
     """What started before its launch and before anything that the host did.
 
     A number of a launch may be used again, and clocks of whole traces may disagree.
     """
-    launch, host = seen.window.launch_ns, seen.host
-    launched = seen.sound & (launch >= 0)
+    launch, host = work.window.launch_ns, work.host
+    launched = work.sound & (launch >= 0)
     if host is None or not launched.any():
-        return seen.none
-    waited = seen.start - launch
+        return work.none
+    waited = work.start - launch
     usual = min(0, int(np.quantile(waited[launched], 0.1)))
     least = usual - _EARLY_NS
-    return np.asarray(launched & (waited < least) & (seen.start < host[0] + least))
+    return np.asarray(launched & (waited < least) & (work.start < host[0] + least))
 
 
-def _late(seen: Seen) -> Flags:
+def _late(work: GpuWork) -> Flags:
     """What started long after work that was launched behind it on its stream."""
-    launch, found = seen.window.launch_ns, seen.none
-    if seen.amd:
-        return found
-    launched = np.flatnonzero(seen.sound & (launch >= 0))
-    for rows in rows_of_streams(seen.window.trace.gpu, launched):
+    launch, late = work.window.launch_ns, work.none
+    if work.amd:
+        return late
+    launched = np.flatnonzero(work.sound & (launch >= 0))
+    for rows in rows_of_streams(work.window.trace.gpu, launched):
         order = rows[np.argsort(launch[rows], kind="stable")]
         # The earliest start of what was launched behind each, strictly later.
-        least = np.minimum.accumulate(seen.start[order][::-1])[::-1]
+        least = np.minimum.accumulate(work.start[order][::-1])[::-1]
         behind = np.searchsorted(launch[order], launch[order], side="right")
-        found[order] = seen.start[order] - np.append(least, _NEVER)[behind] > _LATE_NS
-    few = found.sum() <= max(1, _MOST_LATE * seen.sound.sum())
-    return found if few else seen.none
+        late[order] = work.start[order] - np.append(least, _NEVER)[behind] > _LATE_NS
+    few = late.sum() <= max(1, _MOST_LATE * work.sound.sum())
+    return late if few else work.none
 
 
-def _of_another_clock(seen: Seen) -> Flags:
+def _of_another_clock(work: GpuWork) -> Flags:
     """The smaller part of the work where before or after some launch all begins before its launch.
 
     There the clock of the GPU, or the host's, was set: between the parts no time is known.
     """
-    launch, found = seen.window.launch_ns, seen.none
-    rows = np.flatnonzero(seen.sound & (launch >= 0))
+    launch, apart = work.window.launch_ns, work.none
+    rows = np.flatnonzero(work.sound & (launch >= 0))
     order = rows[np.argsort(launch[rows], kind="stable")]
-    early = seen.start[order] < launch[order] - _EARLY_NS
+    early = work.start[order] < launch[order] - _EARLY_NS
     if early.all() or not early.any():
-        return found
+        return apart
     # How many rows contradict a cut behind each row, after which all are early; or before which.
     before, behind = np.cumsum(early), np.cumsum(~early[::-1])[::-1]
     wrong = before[:-1] + behind[1:]
@@ -160,21 +160,21 @@ def _of_another_clock(seen: Seen) -> Flags:
         smaller = min(order[: cut + 1], order[cut + 1 :], key=len)
         few = contradicting[cut] <= _MOST_APART * len(order)
         if few and len(smaller) >= _FEWEST_OF_A_CLOCK:
-            found[smaller] = True
-            return found
-    return found
+            apart[smaller] = True
+            return apart
+    return apart
 
 
-def _twice(seen: Seen) -> Flags:
-    return repeated(seen.window.trace.gpu, _SAME)
+def _twice(work: GpuWork) -> Flags:
+    return repeated(work.window.trace.gpu, _SAME)
 
 
-CHECKS: tuple[tuple[str, Callable[[Seen], Flags]], ...] = (
+CHECKS: tuple[tuple[str, Callable[[GpuWork], Flags]], ...] = (
     (NEGATIVE, _negative),
     (APART, _apart),
     (EARLY, _early),
     (LATE, _late),
     (CLOCK, _of_another_clock),
     (TWICE, _twice),
-    (OVERRUN, lambda seen: overruns(seen.window, seen.sound, amd=seen.amd)),
+    (OVERRUN, lambda work: overruns(work.window, work.sound, amd=work.amd)),
 )

@@ -30,11 +30,11 @@ def with_stacks(foreign: Foreign, stacks: Mapping[int | None, Stacks]) -> Foreig
 
 
 def _placed(process: Process, stacks: Stacks) -> Process:
-    known = set(process.nodes["node"].tolist())
+    nodes = set(process.nodes["node"].tolist())
     rows = [
         (node, node, node >> 32, 0, process.scopes.child(NO_SCOPE, frame))
         for node, frames in stacks.items()
-        if node not in known and (frame := next(filter(names_module, frames), None))
+        if node not in nodes and (frame := next(filter(names_module, frames), None))
     ]
     added = pd.DataFrame(rows, columns=process.nodes.columns, dtype=np.int64)
     return replace(process, nodes=pd.concat([process.nodes, added], ignore_index=True))

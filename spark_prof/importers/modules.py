@@ -109,14 +109,14 @@ def module_name(name: str) -> ModuleName | None:
     for pattern in _COMPILED:
         match = pattern.fullmatch(name[:_LONGEST])
         if match:
-            found = match.groupdict()
-            if source := found.get("source"):
+            groups = match.groupdict()
+            if source := groups.get("source"):
                 component = component_of_source(source)
                 return ModuleName(f"vllm/{source}", component=component) if component else None
-            number = int(found["number"]) if found.get("number") else -1
-            layer = f"layers.{int(found['layer'])}" if found.get("layer") else ""
-            layer += f".{found['part']}" if found.get("part") else ""
-            return ModuleName(found.get("path") or layer, found.get("type") or "", number)
+            number = int(groups["number"]) if groups.get("number") else -1
+            layer = f"layers.{int(groups['layer'])}" if groups.get("layer") else ""
+            layer += f".{groups['part']}" if groups.get("part") else ""
+            return ModuleName(groups.get("path") or layer, groups.get("type") or "", number)
     return None
 
 
@@ -195,8 +195,8 @@ def _named(scopes: Scopes) -> list[_Node]:
             path, layer = name.path, layer_of(name.path)
             component = name.component or component_of(path, kind)
         else:
-            own = name.type if name.number < 0 else f"{name.type}_{name.number}"
-            path, layer = f"{around.path}.{own}" if around else own, -1
+            segment = name.type if name.number < 0 else f"{name.type}_{name.number}"
+            path, layer = f"{around.path}.{segment}" if around else segment, -1
             if len(path) > _LONGEST_PATH:
                 raise CommandError(
                     "the trace's modules lie so deep in each other that the path of one is longer "
@@ -239,10 +239,12 @@ def _with_layers(nodes: list[_Node]) -> list[_Node]:
     decoders: dict[str, list[list[int]]] = defaultdict(list)
     for parent, path in paths.items():
         if not _DIFFUSION.search(path) and not (several and _TOWER.search(path)):
-            first, *others = stacks[parent]
-            stack = sorted(chain(first, *others)) if others else first
+            first, *further = stacks[parent]
+            stack = sorted(chain(first, *further)) if further else first
             decoders[path.rpartition(".")[2]].append(stack)
-    longest = sorted((max(map(len, found)), name) for name, found in decoders.items())[-2:]
+    longest = sorted(
+        (max(map(len, stacks_of_name)), name) for name, stacks_of_name in decoders.items()
+    )[-2:]
     layer_at: dict[int, int] = {}
     if longest and (len(longest) == 1 or longest[0][0] < longest[1][0]):
         for stack in decoders[longest[-1][1]]:
@@ -275,10 +277,10 @@ def _linears_of_attention(nodes: list[_Node]) -> list[_Node]:
             around = nodes[node.parent]
             if around.component == "attention" and around.name.type:
                 inside[node.parent].append(scope)
-    found = list(nodes)
+    labelled = list(nodes)
     for scopes in inside.values():
         ordered = sorted(scopes, key=lambda scope: nodes[scope].name.number)
         for scope in ordered:
             last = scope == ordered[-1] and len(ordered) > 1
-            found[scope] = replace(nodes[scope], component="o_proj" if last else "qkv")
-    return found
+            labelled[scope] = replace(nodes[scope], component="o_proj" if last else "qkv")
+    return labelled

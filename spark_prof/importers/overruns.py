@@ -42,19 +42,19 @@ def overruns(window: Window, sound: Flags, *, amd: bool) -> Flags:
         amd: whether it is an AMD GPU, whose streams share queues.
     """
     gpu = window.trace.gpu
-    found = np.zeros(len(gpu), bool)
+    overlong = np.zeros(len(gpu), bool)
     start, end = times_of(gpu)
     sound_rows = np.flatnonzero(sound)
     if not (_owners(end[sound_rows]) >= 0).any():
-        return found
+        return overlong
     inside = window.in_graphs()
     weak = amd | copies_in(gpu) | (gpu["stream"].to_numpy() <= 0)
     long = _longer_than_usual(gpu, end - start)
     graph = np.where(inside, np.maximum(gpu["correlation"].to_numpy(np.int64), 0), -1)
     for rows in rows_of_streams(gpu, sound_rows):
         rows = rows[np.lexsort((-end[rows], start[rows]))]
-        found[_of_queue(rows, start, end, weak, long, graph)] = True
-    return found
+        overlong[_of_queue(rows, start, end, weak, long, graph)] = True
+    return overlong
 
 
 def _of_queue(

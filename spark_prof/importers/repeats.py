@@ -28,7 +28,7 @@ from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.arrays import Flags, Int64s
 
 _LAYERS = range(2, 1025)
-_ALIKE = 0.9  # where fewer of the stretches of a kind read alike, nothing repeats
+_LEAST_REPEATING = 0.9  # where fewer of the stretches of a kind read alike, nothing repeats
 
 _TRAINING = r"(?i)backward|_bwd|attnbwd|_bprop|[dw]grad|adam|\bsgd|lamb_|addcdiv"
 """Gradients and optimizers; copies by multi_tensor_apply are also made by SGLang's decode."""
@@ -54,28 +54,28 @@ class Repeats:
 
 
 def guess_layers(
-    kernels: pd.DataFrame, known: Int64s, in_graph: Flags, generates: bool = False
+    kernels: pd.DataFrame, prior: Int64s, in_graph: Flags, generates: bool = False
 ) -> Repeats:
     """Guesses component and layer of each kernel.
 
     Args:
         kernels: `name` as categories, `step` and its `phase`, in launch order.
-        known: the component's number where something better than the name tells it, else -1.
+        prior: the component's number where something better than the name tells it, else -1.
         in_graph: which ran in a CUDA graph. In a step with attention in a graph, the graph is the
             model, and what ran outside it prepares the batch or samples.
         generates: whether the trace says itself that its engine generates text.
     """
     names, step = NameColumn(kernels["name"]), kernels["step"].to_numpy(np.int64)
     named = names.codes(lambda name: CODES.get(classify(name).component or "", -1))
-    component = np.where(known >= 0, known, named)
+    component = np.where(prior >= 0, prior, named)
     gemm, rest = names.flags(is_gemm), names.flags(finishes_gemm)
     attention = names.flags(is_attention)
-    attention |= (known == CODES["attention"]) & (named < 0) & ~gemm
+    attention |= (prior == CODES["attention"]) & (named < 0) & ~gemm
     model = (in_graph | ~np.isin(step, np.unique(step[attention & in_graph]))) & (step >= 0)
     attention &= model
     layer = np.full(len(step), -1, np.int64)
-    ran = kernels["name"][model]
-    reason = _no_decoder(ran, component, int(attention.sum()), generates)
+    model_names = kernels["name"][model]
+    reason = _no_decoder(model_names, component, int(attention.sum()), generates)
     if reason:
         return Repeats(component, layer, (f"no layers: {reason}",))
     experts = component == CODES["experts"]
@@ -95,15 +95,15 @@ def guess_layers(
     plain = filter(None, map(_PLAIN.fullmatch, stretches["usual"].unique()))
     products: dict[str, int] = {}
     for match in plain:
-        told = {name: len(text) for name, text in match.groupdict().items() if text}
-        products |= {"o_proj": 1} | told
+        counts = {name: len(text) for name, text in match.groupdict().items() if text}
+        products |= {"o_proj": 1} | counts
     loose, head = np.zeros(len(step), bool), np.zeros(len(step), bool)
     columns = ("rows", "number", "last", "alike", "text")
-    for rows, number, is_last, alike, text in zip(*map(stretches.get, columns), strict=True):
-        layer[rows[attention[rows] | (experts[rows] & alike)]] = number
+    for rows, number, is_last, is_usual, text in zip(*map(stretches.get, columns), strict=True):
+        layer[rows[attention[rows] | (experts[rows] & is_usual)]] = number
         # What runs before a step's first norm or product is not the model's.
         inside = np.cumsum(norm[rows] | gemm[rows]) > 0 if number < 0 else True
-        loose[rows] = alike & inside & model[rows]
+        loose[rows] = is_usual & inside & model[rows]
         if is_last and _LAST.fullmatch(text):
             head[rows[np.flatnonzero(gemm[rows] & ~rest[rows])[-1] :]] = True
     anchor = layer >= 0
@@ -120,11 +120,11 @@ def guess_layers(
     if not products:
         notes += ("what lies between two attentions is not in the order of a plain decoder: it has "
                   "no layer",)  # fmt: skip
-    found = np.where(component >= 0, component, ordered)
-    found[head] = np.where(gemm[head], CODES["lm_head"], component[head])
-    outside = np.isin(found, _OUTSIDE) | head | ~model
+    components = np.where(component >= 0, component, ordered)
+    components[head] = np.where(gemm[head], CODES["lm_head"], component[head])
+    outside = np.isin(components, _OUTSIDE) | head | ~model
     placed = np.where(outside, -1, placed).astype(np.int64)
-    return Repeats(found.astype(np.int64), _served(found, step, placed), notes)
+    return Repeats(components.astype(np.int64), _served(components, step, placed), notes)
 
 
 def keeps_cache(names: pd.Series, attentions: int) -> bool:
@@ -171,7 +171,7 @@ def _stretches(
         `last`; the `text` behind the attention; the `usual` text of its kind, empty for the first
         and last; and whether it is `alike`. Nothing where they do not repeat.
     """
-    found = []
+    rows_of_table = []
     order = np.argsort(step, kind="stable")
     order = order[step[order] >= 0]
     for rows in np.split(order, np.flatnonzero(np.diff(step[order])) + 1):
@@ -182,9 +182,11 @@ def _stretches(
             part = re.sub(r"E(?:[^GNIK]*E)*", "E", text[after:end].replace(" ", ""))
             kind = "".join(sorted({"E", "I"} & set(part)))
             here = step[rows[0]], phase[rows[0]], len(spans)
-            found.append((*here, rows[begin:end], number, number == len(spans) - 1, part, kind))
+            rows_of_table.append(
+                (*here, rows[begin:end], number, number == len(spans) - 1, part, kind)
+            )
     columns = ["step", "phase", "layers", "rows", "number", "last", "text", "kind"]
-    table = pd.DataFrame(found, columns=columns)
+    table = pd.DataFrame(rows_of_table, columns=columns)
     # Steps with as many attentions as all others of their phase; cut steps end a trace.
     steps = table.drop_duplicates("step")
     most = int(steps["layers"].mode().iloc[0])
@@ -206,7 +208,7 @@ def _stretches(
     odd = table[~table["alike"]]
     # Fewer products than a layer's lie inside one, twice as many hide an attention.
     ratio = odd["text"].str.count("G") / odd["usual"].str.count("G")
-    if len(odd) > (1 - _ALIKE) * between.sum() or not ratio.between(1, 2, "left").all():
+    if len(odd) > (1 - _LEAST_REPEATING) * between.sum() or not ratio.between(1, 2, "left").all():
         lost = "no layers: what lies between two attentions does not repeat"
         return table.iloc[:0], (*notes, lost)
     if len(odd):

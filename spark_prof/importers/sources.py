@@ -163,40 +163,40 @@ class _Writer:
 
     def _ranks(self, processes: Sequence[Process]) -> list[int]:
         """A rank for each process: its own, else the next free number."""
-        taken = {int(name.removeprefix("rank")) for name in self._facts}
+        used = {int(name.removeprefix("rank")) for name in self._facts}
         ranks = []
         for process in processes:
             rank = process.rank
             # Replicas that know nothing of each other count their ranks from 0.
-            if rank is None or (rank in taken and process.facts.get("replica")):
-                rank = next(n for n in range(len(taken) + 1) if n not in taken)
+            if rank is None or (rank in used and process.facts.get("replica")):
+                rank = next(n for n in range(len(used) + 1) if n not in used)
             elif not 0 <= rank <= HIGHEST_RANK:
                 raise CommandError(
                     f"{self._source} says that it is of rank {rank}; ranks go from 0 to "
                     f"{HIGHEST_RANK}"
                 )
-            elif rank in taken:
+            elif rank in used:
                 raise CommandError(
                     f"{self._source} holds two traces of rank {rank}; of several runs make "
                     "a bundle each (--each), or give the one that has layers as --like"
                 )
-            taken.add(rank)
+            used.add(rank)
             ranks.append(rank)
         return ranks
 
 
 def read_trace(kind: str, path: Path) -> Foreign:
     """Begins to read a file of that format."""
-    known = BY_NAME[kind]
-    module, function = known.reader.split(".")
+    trace_format = BY_NAME[kind]
+    module, function = trace_format.reader.split(".")
     read: Callable[..., Foreign] = getattr(
         import_module(f"spark_prof.traces.readers.{module}"), function
     )
-    return read(path, names_module) if known.scoped else read(path)
+    return read(path, names_module) if trace_format.scoped else read(path)
 
 
 @dataclass
-class _Found:
+class _Inputs:
     """What was found under the names that the user gave."""
 
     traces: list[tuple[str, Path]] = field(default_factory=list)
@@ -204,7 +204,7 @@ class _Found:
     stacks: list[Path] = field(default_factory=list)  # of the nodes of graphs
     passed_over: list[str] = field(default_factory=list)
     # What held several traces that nobody named one by one, and those.
-    held: list[tuple[Path, list[Path]]] = field(default_factory=list)
+    containers: list[tuple[Path, list[Path]]] = field(default_factory=list)
 
 
 def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None = None) -> Bundle:
@@ -217,23 +217,23 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
     from spark_prof.traces.benchmarks.read import read_benchmark
 
     with ExitStack() as stack:
-        found = _Found()
+        inputs = _Inputs()
         for source in sources:
-            _look(source, found, stack, named=True)
-        if not found.traces:
-            _refuse(sources, found)
-        traces, captures = _without_captures(found.traces)
-        _check_one_run(found, captures)
-        layers = _layers(like, stack) if like else Layers(captures=_captures(captures, found))
+            _look(source, inputs, stack, named=True)
+        if not inputs.traces:
+            _refuse(sources, inputs)
+        traces, captures = _without_captures(inputs.traces)
+        _check_one_run(inputs, captures)
+        layers = _layers(like, stack) if like else Layers(captures=_captures(captures, inputs))
         name = ", ".join(source.name or str(source) for source in sources)
         return write_import(
             name,
             # Counters belong to a trace, where there is one, and so come after it.
-            _read(traces, {rank_named(path.name): graph_stacks(path) for path in found.stacks}),
+            _read(traces, {rank_named(path.name): graph_stacks(path) for path in inputs.stacks}),
             out,
-            results=[read_benchmark(path) for path in found.results],
+            results=[read_benchmark(path) for path in inputs.results],
             layers=layers,
-            lost=_not_imported(found.passed_over),
+            lost=_not_imported(inputs.passed_over),
         )
 
 
@@ -247,7 +247,7 @@ def open_source(path: Path) -> Iterator[Bundle]:
         yield import_files([path], folder / path.name)
 
 
-def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
+def _look(path: Path, inputs: _Inputs, stack: ExitStack, *, named: bool) -> None:
     """Adds what a path is, or holds; what the user did not name may be anything."""
     try:
         kind = format_of(path)
@@ -257,46 +257,46 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
         # What could be given instead goes without saying here.
         if isinstance(error, FormatError):
             error = CommandError(f"{path.name} {error.what}")
-        found.passed_over.append(str(error))
+        inputs.passed_over.append(str(error))
         return
     if kind == BENCHMARK:
-        found.results.append(path)
+        inputs.results.append(path)
     elif kind == GRAPH_STACKS:
-        found.stacks.append(path)
+        inputs.stacks.append(path)
     elif kind == "nsys-rep":
         from spark_prof.traces.nsys_tool import export_report
 
         into = stack.enter_context(temporary_folder())
-        found.traces.append(("nsys-sqlite", export_report(path, into)))
+        inputs.traces.append(("nsys-sqlite", export_report(path, into)))
     elif kind in BY_NAME and BY_NAME[kind].reader:
-        found.traces.append((kind, path))
+        inputs.traces.append((kind, path))
     elif named and kind == FOLDER:
-        _look_at_all(path, _files(path), found, stack)
+        _look_at_all(path, _files(path), inputs, stack)
     elif named and kind == "archive":
         from spark_prof.traces.compressed import unpacked
 
         into = stack.enter_context(temporary_folder())
-        _look_at_all(path, unpacked(path, into), found, stack)
+        _look_at_all(path, unpacked(path, into), inputs, stack)
     elif named and (path.parent / META_FILE).exists():
         raise CommandError(f"{path} is a part of the recording {path.parent}; give its folder")
     elif named:
         raise CommandError(f"{path} is a {kind}, which is imported already; report it as it is")
     else:
-        found.passed_over.append(f"{path.name} is a {kind}")
+        inputs.passed_over.append(f"{path.name} is a {kind}")
 
 
-def _look_at_all(holder: Path, files: Iterable[Path], found: _Found, stack: ExitStack) -> None:
-    before = len(found.traces)
+def _look_at_all(holder: Path, files: Iterable[Path], inputs: _Inputs, stack: ExitStack) -> None:
+    before = len(inputs.traces)
     for file in files:
-        _look(file, found, stack, named=False)
+        _look(file, inputs, stack, named=False)
     # Of tables each is a part, and of counters each kernel.
-    timed = [path for kind, path in found.traces[before:] if BY_NAME[kind].endings]
-    found.held.append((holder, timed))
+    timed = [path for kind, path in inputs.traces[before:] if BY_NAME[kind].endings]
+    inputs.containers.append((holder, timed))
 
 
-def _check_one_run(found: _Found, captures: Sequence[Path]) -> None:
+def _check_one_run(inputs: _Inputs, captures: Sequence[Path]) -> None:
     """Refuses a folder of several recordings: only its ranks are one, whoever reads it."""
-    for holder, paths in found.held:
+    for holder, paths in inputs.containers:
         runs = [path for path in paths if path not in captures]
         # The writer tells two of one rank.
         if len(runs) > 1 and (why := why_several(runs)) and why != SAME_RANK:
@@ -312,14 +312,14 @@ _MOST_TOLD = 20
 
 def _files(folder: Path) -> list[Path]:
     """The files in a folder, hidden ones left out; links to folders are not followed."""
-    found = []
+    files = []
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.is_file() and not hidden:
-            found.append(path)
-        if len(found) > _MOST_FILES:
+            files.append(path)
+        if len(files) > _MOST_FILES:
             raise CommandError(f"{folder} holds more than {_MOST_FILES:,} files; name the traces")
-    return found
+    return files
 
 
 def _layers(like: Path, stack: ExitStack) -> Layers:
@@ -358,7 +358,7 @@ def _without_captures(
     return (rest, captures) if rest else (traces, [])
 
 
-def _captures(paths: Sequence[Path], found: _Found) -> dict[int | None, list[Capture]]:
+def _captures(paths: Sequence[Path], inputs: _Inputs) -> dict[int | None, list[Capture]]:
     """The captured graphs of each rank."""
     graphs: dict[int | None, list[Capture]] = {}
     for path in paths:
@@ -366,28 +366,28 @@ def _captures(paths: Sequence[Path], found: _Found) -> dict[int | None, list[Cap
         captures = captures_of(foreign, path)
         graphs.setdefault(foreign.processes[0].rank, []).extend(captures)
         if not captures:
-            found.passed_over.append(f"{path.name} holds no captured graph of a whole model")
+            inputs.passed_over.append(f"{path.name} holds no captured graph of a whole model")
     return graphs
 
 
 def _not_imported(lines: Sequence[str]) -> tuple[str, ...]:
     """What was passed over; of many files the first ones."""
-    told = [f"not imported: {line}" for line in lines[:_MOST_TOLD]]
+    remarks = [f"not imported: {line}" for line in lines[:_MOST_TOLD]]
     if len(lines) > _MOST_TOLD:
-        told.append(f"not imported: {len(lines) - _MOST_TOLD:,} other files")
-    return tuple(told)
+        remarks.append(f"not imported: {len(lines) - _MOST_TOLD:,} other files")
+    return tuple(remarks)
 
 
-def _refuse(sources: Sequence[Path], found: _Found) -> None:
+def _refuse(sources: Sequence[Path], inputs: _Inputs) -> None:
     names = ", ".join(map(str, sources))
     if len(sources) == 1 and is_model(names):
         raise CommandError(f"{names} is a model and no recording; ask: spark-prof doctor {names}")
-    if found.stacks:
+    if inputs.stacks:
         raise CommandError(f"{names} holds stacks of graph nodes but no trace; give the trace too")
-    if found.results:
+    if inputs.results:
         raise CommandError(
             f"{names} holds results of load generators but no trace; give the trace too, or look "
             "at a result with: spark-prof report RESULT"
         )
-    reasons = "; ".join(found.passed_over[:3])
+    reasons = "; ".join(inputs.passed_over[:3])
     raise CommandError(f"{names} holds no trace" + (f" ({reasons})" if reasons else ""))

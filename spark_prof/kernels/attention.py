@@ -144,8 +144,8 @@ def build(layer: Layer) -> Replacement:
     """The kernel for attention, as the registry's candidates have it."""
     assert isinstance(layer, AttentionLayer)
     attention = ready(layer)
-    held = (attention.partial, attention.counters, attention.sinks, *attention.norms)
-    memory = sum(tensor.nbytes for tensor in held if tensor is not None)
+    tensors = (attention.partial, attention.counters, attention.sinks, *attention.norms)
+    memory = sum(tensor.nbytes for tensor in tensors if tensor is not None)
     return Replacement(partial(attend, attention), LARGEST_BATCH, "kept", memory)
 
 
@@ -181,14 +181,14 @@ def attend(
     layer, device = attention.layer, attention.device
     heads, kv_heads, size = layer.heads, layer.kv_heads, layer.size
     tokens = check_tokens(qkv, (heads + 2 * kv_heads) * size, device)
-    for name, given, dtype in (
+    for name, tensor, dtype in (
         ("positions", positions, torch.int64),
         ("lengths", lengths, torch.int32),
         ("slots", slots, torch.int64),
         ("blocks", blocks, torch.int32),
     ):
-        shape = (tokens, *given.shape[1:]) if name == "blocks" else (tokens,)
-        _check_numbers(name, given, dtype, shape, device)
+        shape = (tokens, *tensor.shape[1:]) if name == "blocks" else (tokens,)
+        _check_numbers(name, tensor, dtype, shape, device)
     _check_cache(attention, keys, values)
     page = keys.shape[1]
     splits = _splits(layer, tokens, blocks.shape[1] * page, device)
@@ -235,21 +235,21 @@ def attend(
 
 def _check_numbers(
     name: str,
-    given: torch.Tensor,
+    tensor: torch.Tensor,
     dtype: torch.dtype,
     shape: tuple[int, ...],
     device: torch.device,
 ) -> None:
     dimensions = 2 if name == "blocks" else 1
-    if given.device != device:
-        raise KernelError(f"{name} is on {given.device}, the layer is on {device}")
-    if given.dtype != dtype or tuple(given.shape) != shape or given.ndim != dimensions:
+    if tensor.device != device:
+        raise KernelError(f"{name} is on {tensor.device}, the layer is on {device}")
+    if tensor.dtype != dtype or tuple(tensor.shape) != shape or tensor.ndim != dimensions:
         raise KernelError(
-            f"{name} is {given.dtype} {tuple(given.shape)}; it must be {dtype} of {shape[0]} tokens"
-            f" and {dimensions} dimension{'s' if dimensions > 1 else ''}"
+            f"{name} is {tensor.dtype} {tuple(tensor.shape)}; it must be {dtype} of {shape[0]}"
+            f" tokens and {dimensions} dimension{'s' if dimensions > 1 else ''}"
         )
-    if given.shape[-1] > 1 and given.stride(-1) != 1:
-        raise KernelError(f"{name} has strides {given.stride()}; rows must be contiguous")
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise KernelError(f"{name} has strides {tensor.stride()}; rows must be contiguous")
 
 
 def _check_cache(attention: Attention, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -262,11 +262,11 @@ def _check_cache(attention: Attention, keys: torch.Tensor, values: torch.Tensor)
                 f"{name} are {cache.dtype} on {cache.device}; they must be {types[-1]} on {device}"
             )
         shape, strides = tuple(cache.shape), cache.stride()
-        each = (layer.kv_heads, layer.size)
-        if len(shape) != 4 or shape[2:] != each or not shape[1] or shape[1] % _UNIT:
+        row_shape = (layer.kv_heads, layer.size)
+        if len(shape) != 4 or shape[2:] != row_shape or not shape[1] or shape[1] % _UNIT:
             raise KernelError(
                 f"{name} have the shape {shape}; it must be pages, {_UNIT} n tokens of a page, and"
-                f" {each}"
+                f" {row_shape}"
             )
         unaligned = cache.data_ptr() % (_TOGETHER * cache.element_size())
         unaligned += sum(stride % _TOGETHER for stride in strides[:3])

@@ -202,14 +202,14 @@ class Candidate:
     builder: Builder
     # Of the weights that it is checked with; somebody's own with all.
     formats: tuple[Format, ...] = ()
-    own: bool = True  # whether it is somebody's own
+    is_custom: bool = True  # whether it is somebody's own
 
     def build(self, layer: Layer) -> Replacement:
         """The replacement for a layer; somebody's own that has none has abstained."""
         try:
             replacement = self.builder(layer)
         except KernelError as error:
-            if self.own:
+            if self.is_custom:
                 raise Abstained(str(error)) from error
             raise
         if replacement is None:

@@ -239,14 +239,14 @@ def codes() -> Sequence[KernelCode]:
     """
     layers = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880))
     router = ((128, 2048),)
-    found = [
+    dense_codes = [
         dense_code(name, columns, tokens, default_config(rows, columns, tokens, name))
         for name in FORMATS
         for rows, columns in (*layers, *(router if name == "bf16" else ()))
         for tokens in (8, 16)
     ]
     shared = LinearConfig(warps=8, split=8, depth=3, x_ahead=2, min_blocks=2)
-    return found + [dense_code(name, 2880, 1, shared) for name in FORMATS]
+    return dense_codes + [dense_code(name, 2880, 1, shared) for name in FORMATS]
 
 
 def dense_code(

@@ -78,26 +78,28 @@ def choose(
     here = [run for run in runs if run.architecture == architecture]
     if not here:
         return _unknown(f"nothing was measured on {architecture}", insist)
-    nearest = _nearest(work, _alike(work, here))
+    nearest = _nearest(work, _rows_of_work(work, here))
     if not nearest:
         return _unknown(f"no {kernel} of {format} near {rows} x {columns} was measured", insist)
     gpu = _this_gpu() if gpu is None else gpu
-    own = [pair for pair in nearest if pair[1].machine == gpu]
-    neighbours = _neighbours(tokens, own) or _neighbours(tokens, nearest)
+    on_this_gpu = [pair for pair in nearest if pair[1].machine == gpu]
+    neighbours = _neighbours(tokens, on_this_gpu) or _neighbours(tokens, nearest)
     if not neighbours:
         counts = sorted(row.work.tokens for row, _ in nearest)
         return _unknown(f"{tokens} tokens are outside of {counts[0]} to {counts[-1]}", insist)
     for row, run in neighbours:
         if row.ratio is None:
-            why = f"no fallback was measured beside {_told(row, run)}"
+            why = f"no fallback was measured beside {_measurement_text(row, run)}"
             return _unknown(why, insist, neighbours[-1][0].config)
         if not row.wins:
-            return Choice(None, f"{row.fallback} is faster: {_told(row, run)}")
+            return Choice(None, f"{row.fallback} is faster: {_measurement_text(row, run)}")
         if not run.speaks_for(row, gpu):
-            why = f"{gpu} may differ, and {row.ratio:.2f} x is little: {_told(row, run)}"
+            why = (
+                f"{gpu} may differ, and {row.ratio:.2f} x is little: {_measurement_text(row, run)}"
+            )
             return _unknown(why, insist, neighbours[-1][0].config)
     row, run = neighbours[-1]
-    return Choice(row.config, _told(row, run))
+    return Choice(row.config, _measurement_text(row, run))
 
 
 def _this_gpu() -> str:
@@ -113,12 +115,12 @@ def _unknown(
     return Choice(config or {}, f"{why}, but it was insisted on") if insist else Choice(None, why)
 
 
-def _alike(work: Work, runs: Iterable[Run]) -> Iterator[tuple[Tuned, Run]]:
-    wanted = (work.kernel, work.format, work.experts, work.top_k)
+def _rows_of_work(work: Work, runs: Iterable[Run]) -> Iterator[tuple[Tuned, Run]]:
+    key = (work.kernel, work.format, work.experts, work.top_k)
     for run in runs:
         for row in run.rows:
             of = row.work
-            if (of.kernel, of.format, of.experts, of.top_k) == wanted:
+            if (of.kernel, of.format, of.experts, of.top_k) == key:
                 yield row, run
 
 
@@ -149,7 +151,7 @@ def _neighbours(tokens: int, rows: Sequence[tuple[Tuned, Run]]) -> list[tuple[Tu
     return [above[0]] if below[-1] == above[0] else [below[-1], above[0]]
 
 
-def _told(row: Tuned, run: Run) -> str:
+def _measurement_text(row: Tuned, run: Run) -> str:
     of = row.work
     shape = f"{of.rows} x {of.columns}, {of.tokens} token{'' if of.tokens == 1 else 's'}"
     against = "" if row.fallback_us is None else f" against {row.fallback_us:.2f} of {row.fallback}"
@@ -164,9 +166,9 @@ def configured(choice: Choice[Mapping[str, int]], default: Config, columns: int)
     """The configuration of a choice, the default where it has none or none for these columns."""
     if not choice.config:
         return Choice(None if choice.config is None else default, choice.why)
-    known = set(vars(default))
-    if choice.config.keys() != known:
-        wrong = ", ".join(sorted(known ^ choice.config.keys()))
+    fields = set(vars(default))
+    if choice.config.keys() != fields:
+        wrong = ", ".join(sorted(fields ^ choice.config.keys()))
         raise KernelError(
             f"a measured configuration is of another version of spark-prof ({wrong}); measure "
             "again with `spark-prof kernels tune`"

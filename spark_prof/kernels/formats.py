@@ -227,8 +227,8 @@ class Fp8Blocks(_E4m3):
 
     def scales_of(self, rows: int) -> torch.Tensor:
         """The scales with so few rows to each, a divisor of those that share one."""
-        each = self.scales.repeat_interleave(self.rows // rows, -2)
-        return each[..., : -(-self.shape[-2] // rows), :]
+        scales = self.scales.repeat_interleave(self.rows // rows, -2)
+        return scales[..., : -(-self.shape[-2] // rows), :]
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64, which is then rounded to the type."""
@@ -494,8 +494,8 @@ class Int4Groups(_FourBit):
         """The values, exact in float64, which is then rounded to the type."""
         codes = unpack_nibbles(self.packed).to(torch.float64)
         zeros, scales = (
-            each.to(torch.float64).repeat_interleave(self.group, 1)[:, : codes.shape[1]]
-            for each in (self.zeros, self.scales)
+            values.to(torch.float64).repeat_interleave(self.group, 1)[:, : codes.shape[1]]
+            for values in (self.zeros, self.scales)
         )
         return ((codes - zeros) * scales).to(dtype)
 

@@ -327,7 +327,7 @@ def after_routing(
 
 def codes() -> Sequence[KernelCode]:
     """What is compiled for typical models: every format and activation, few and many tokens."""
-    found = []
+    kernel_codes = []
     models: tuple[tuple[str, int, int, ActivationName], ...] = (
         ("mxfp4", 2880, 2880, "swiglu"),
         ("nvfp4", 2048, 768, "silu"),
@@ -342,9 +342,9 @@ def codes() -> Sequence[KernelCode]:
     for name, hidden, intermediate, activation in models:
         for tokens in (8, LARGEST_BATCH):
             config = default_config(hidden, tokens, format=name)
-            found.append(gate_up_code(name, hidden, activation, tokens, config))
-            found.append(down_code(name, intermediate, tokens, config))
-    return found
+            kernel_codes.append(gate_up_code(name, hidden, activation, tokens, config))
+            kernel_codes.append(down_code(name, intermediate, tokens, config))
+    return kernel_codes
 
 
 _ACTIVATIONS: tuple[ActivationName, ...] = ("silu", "swiglu", "relu2")
@@ -355,16 +355,18 @@ def gate_up_code(
     name: str, columns: int, activation: ActivationName, tokens: int, config: MoeConfig
 ) -> KernelCode:
     """What is compiled for gate and up of that format and as many columns, in a configuration."""
-    own = {field: value for field, value in vars(config).items() if not field.startswith("down_")}
-    own["activation"] = _ACTIVATIONS.index(activation)
-    return kernel_code("gate_up", name, columns, tokens, own)
+    defines = {
+        field: value for field, value in vars(config).items() if not field.startswith("down_")
+    }
+    defines["activation"] = _ACTIVATIONS.index(activation)
+    return kernel_code("gate_up", name, columns, tokens, defines)
 
 
 def down_code(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:
     """What is compiled for down of that format and as many columns, in a configuration."""
-    own = {
+    defines = {
         field.removeprefix("down_"): value
         for field, value in vars(config).items()
         if field.startswith("down_")
     }
-    return kernel_code("down", name, columns, tokens, own)
+    return kernel_code("down", name, columns, tokens, defines)

@@ -175,12 +175,15 @@ def norm_and_route(
 
 def codes() -> Sequence[KernelCode]:
     """What is compiled for typical models, and what holds the most registers."""
-    found = []
+    router_codes = []
     for experts, top_k, hidden in ((32, 4, 2880), (128, 4, 2880), (128, 8, 2048), (512, 10, 2048)):
         choice = RouterLayer("", experts, top_k, True, "softmax", None, 1.0)
-        found += [router_code(hidden, tokens, choice) for tokens in (1, 2, LARGEST_BATCH)]
+        router_codes += [router_code(hidden, tokens, choice) for tokens in (1, 2, LARGEST_BATCH)]
     corrected = RouterLayer("", 256, 8, True, "sigmoid", None, 1.0)
-    return [*found, *(router_code(7168, tokens, corrected, True) for tokens in (1, LARGEST_BATCH))]
+    return [
+        *router_codes,
+        *(router_code(7168, tokens, corrected, True) for tokens in (1, LARGEST_BATCH)),
+    ]
 
 
 def router_code(
@@ -188,9 +191,13 @@ def router_code(
 ) -> KernelCode:
     """What is compiled for a router of as many columns."""
     blocks = _BLOCKS if tokens <= 2 else _BLOCKS // 2
-    each = next(each for each in (1, 2, 4) if each == 4 or each * blocks >= choice.experts)
+    experts_of_block = next(
+        experts_of_block
+        for experts_of_block in (1, 2, 4)
+        if experts_of_block == 4 or experts_of_block * blocks >= choice.experts
+    )
     # A thread for eight columns, for an expert's place in the plan, and for each logit.
-    threads = -(-max(columns // 8, choice.experts, LARGEST_BATCH * each) // 32) * 32
+    threads = -(-max(columns // 8, choice.experts, LARGEST_BATCH * experts_of_block) // 32) * 32
     # Of threads that many there are few registers for each.
     most = 4 if threads <= 384 else 2 if threads <= 512 else 1
     together = min(1 << (tokens - 1).bit_length(), most)
@@ -200,7 +207,7 @@ def router_code(
         ("CHOICES", choice.top_k),
         ("FLOAT_LOGITS", int(float_logits)),
         ("SIGMOID", int(choice.scoring == "sigmoid")),
-        ("EACH", each),
+        ("EACH", experts_of_block),
         ("TOGETHER", together),
         ("THREADS", threads),
     )

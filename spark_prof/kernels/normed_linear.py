@@ -131,11 +131,11 @@ def normed_linear(
     if bias is not None:
         check_operand("bias", bias, (weight.rows,), device)
     scale = norm.weight
-    told = scale.dtype, tuple(scale.shape), scale.device
-    if told != (torch.float32, (columns,), device) or not scale.is_contiguous():
+    layout = scale.dtype, tuple(scale.shape), scale.device
+    if layout != (torch.float32, (columns,), device) or not scale.is_contiguous():
         raise KernelError(
-            f"the norm's weight is {told[0]} {told[1]} on {told[2]}; it must be contiguous float32"
-            f" {(columns,)} on {device}"
+            f"the norm's weight is {layout[0]} {layout[1]} on {layout[2]}; it must be contiguous"
+            f" float32 {(columns,)} on {device}"
         )
     if columns > _WIDEST:
         raise KernelError(f"this kernel norms rows of up to {_WIDEST} features, not {columns}")
@@ -167,12 +167,12 @@ def norm_code(columns: int) -> KernelCode:
 
 def codes() -> Sequence[KernelCode]:
     """What is compiled for typical layers, of one token and of as many as fit."""
-    found = [norm_code(columns) for columns in (2880, _WIDEST)]
+    kernel_codes = [norm_code(columns) for columns in (2880, _WIDEST)]
     for name in FORMATS:
         for rows, columns in ((5120, 2880), (6144, 4096), (5120, 2048), (201088, 2880)):
             fitting = [n for n in (1, 4, 8) if normed_config(rows, columns, n, name)]
             for tokens in {fitting[0], fitting[-1]}:
                 config = normed_config(rows, columns, tokens, name)
                 assert config is not None
-                found.append(dense_code(name, columns, tokens, config, norm=True))
-    return found
+                kernel_codes.append(dense_code(name, columns, tokens, config, norm=True))
+    return kernel_codes

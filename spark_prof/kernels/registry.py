@@ -67,15 +67,15 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function of its module."""
-        found: Callable[..., Any] = resolve_name(f"{self.module}:{name}")
-        return found
+        function: Callable[..., Any] = resolve_name(f"{self.module}:{name}")
+        return function
 
     def candidate(self) -> Candidate:
         """What is checked and timed."""
         from spark_prof.kernels.candidate import Candidate
 
         formats: Any = () if self.layer == "choice" else self.formats
-        return Candidate(self.check, self.slot, self.function("build"), formats, own=False)
+        return Candidate(self.check, self.slot, self.function("build"), formats, is_custom=False)
 
 
 def _declared() -> Iterator[ReplacementKernel]:
@@ -99,14 +99,14 @@ def find(name: str | None) -> Sequence[ReplacementKernel]:
     """The kernel of that name, or all of them for None."""
     if name is None:
         return KERNELS
-    found = [kernel for kernel in KERNELS if kernel.name == name]
-    if not found:
+    kernels = [kernel for kernel in KERNELS if kernel.name == name]
+    if not kernels:
         names = [kernel.name for kernel in KERNELS]
-        near = [each for each in names if each.startswith(f"{name}-")]
+        near = [kernel_name for kernel_name in names if kernel_name.startswith(f"{name}-")]
         near = near or get_close_matches(name, names, 1)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names)}"
         raise CommandError(f"there is no kernel {name}; {hint}")
-    return found
+    return kernels
 
 
 def by_check(kernels: Sequence[ReplacementKernel] = KERNELS) -> dict[str, ReplacementKernel]:

@@ -69,11 +69,11 @@ def check_correction(
     """Refuses a correction that is not float32 [E] for sigmoids."""
     if correction is None:
         return
-    told = correction.dtype, tuple(correction.shape), correction.device
-    if told != (torch.float32, (experts,), device) or not correction.is_contiguous():
+    layout = correction.dtype, tuple(correction.shape), correction.device
+    if layout != (torch.float32, (experts,), device) or not correction.is_contiguous():
         raise KernelError(
             f"the correction must be contiguous float32 [{experts}] on {device}, not"
-            f" {told[0]} {told[1]} on {told[2]}"
+            f" {layout[0]} {layout[1]} on {layout[2]}"
         )
     if scoring != "sigmoid":
         raise KernelError("a correction goes with scoring='sigmoid' only")

@@ -116,8 +116,8 @@ def known_runs() -> tuple[Run, ...]:
 
     Read once a process; `known_runs.cache_clear()` reads again.
     """
-    own = user_file()
-    return merged(read(SHIPPED), read(own) if own is not None and own.exists() else ())
+    file = user_file()
+    return merged(read(SHIPPED), read(file) if file is not None and file.exists() else ())
 
 
 def read(path: Path) -> tuple[Run, ...]:
@@ -138,13 +138,13 @@ def merged(older: Iterable[Run], newer: Iterable[Run]) -> tuple[Run, ...]:
     runs = tuple(older)
     for run in newer:
         again = {row.work for row in run.rows}
-        kept = [
+        remaining = [
             replace(r, rows=tuple(row for row in r.rows if row.work not in again))
             if (r.architecture, r.machine) == (run.architecture, run.machine)
             else r
             for r in runs
         ]
-        runs = (*(r for r in kept if r.rows), run)
+        runs = (*(r for r in remaining if r.rows), run)
     return runs
 
 

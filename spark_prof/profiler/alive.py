@@ -80,7 +80,7 @@ class RecorderWatch:
         self._silent_s = 0.0
         self._looked = time.monotonic()
 
-    def asked(self) -> bool:
+    def asks_for_end(self) -> bool:
         """Whether the recorder asks for the end."""
         return bool(_pulse(self._pieces)[1])
 
@@ -89,22 +89,22 @@ class RecorderWatch:
         """Whether the last look found no recorder."""
         return self._unlocked + self._missing > 0
 
-    def gone(self) -> str:
+    def end_reason(self) -> str:
         """Why nobody waits for the recording any more; empty as long as somebody may."""
         now = time.monotonic()
         # A process that was stopped itself has not waited all the time.
         passed, self._looked = min(now - self._looked, _LONGEST_LOOK_SECONDS), now
         try:
             self._pieces.stat()
-            held = holds(self._pieces.parent)
+            locked = holds(self._pieces.parent)
             self._missing = 0
         except FileNotFoundError:
             self._missing += 1
             return "its folder was removed or moved" if self._missing >= _LOOKS else ""
         except OSError:
             return ""
-        self._locked |= held is True
-        self._unlocked = self._unlocked + 1 if held is False and self._locked else 0
+        self._locked |= locked is True
+        self._unlocked = self._unlocked + 1 if locked is False and self._locked else 0
         if self._unlocked >= _LOOKS:
             return "its recorder ended without a word"
         beats = _pulse(self._pieces)[0]

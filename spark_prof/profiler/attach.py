@@ -65,7 +65,9 @@ def stop_recording(url: str, say: Callable[[str], None]) -> None:
     for process in active:
         write_whole(registry / stop_name(process.pid), "")
     end = monotonic() + PATIENT.flush_s
-    while left := [each for each in active if _runs(each) and _recorded_into(registry, each)]:
+    while left := [
+        process for process in active if _runs(process) and _recorded_into(registry, process)
+    ]:
         if monotonic() > end:
             numbers = ", ".join(str(process.pid) for process in left)
             raise CommandError(
@@ -131,7 +133,7 @@ def _follow(processes: Sequence[psutil.Process], watcher: Watcher, claim: Claim)
     patience = PATIENT
     trouble = ""
     try:
-        while not watcher.done():
+        while not watcher.all_finished():
             if vanished := vanished_folder(claim):
                 raise vanished
             watcher.check()
@@ -141,7 +143,7 @@ def _follow(processes: Sequence[psutil.Process], watcher: Watcher, claim: Claim)
             if trouble := watcher.trouble():
                 break
             watcher.show()
-            watcher.wait(watcher.done, 0.5)
+            watcher.wait(watcher.all_finished, 0.5)
         trouble = trouble or watcher.trouble()
         if trouble:
             watcher.say(f"{trouble}: ending the recording and keeping what there is")
@@ -154,7 +156,7 @@ def _follow(processes: Sequence[psutil.Process], watcher: Watcher, claim: Claim)
         raise vanished
     watcher.stop()
     watcher.wait(
-        lambda: watcher.done() or (watcher.broken() and watcher.settled()),
+        lambda: watcher.all_finished() or (watcher.broken() and watcher.settled()),
         patience.flush_s if watcher.recorded() else 2.0,
     )
     watcher.wait_for_engine(patience.engine_s)
@@ -190,15 +192,15 @@ def recordable_processes(port: int) -> list[psutil.Process]:
             f"nothing listens on port {port} that this user may look at: start vllm serve there, "
             "or give the URL where it listens"
         )
-    found = {each.pid: each for server in servers for each in recordable_among(server)}
-    if not found:
+    processes = {process.pid: process for server in servers for process in recordable_among(server)}
+    if not processes:
         raise CommandError(
             f"the server on port {port} (process {servers[0].pid}) cannot be recorded: is "
             "spark-prof installed in its environment (for a container, in the image, and this run "
             "inside it), is its vLLM 0.24 to 0.33, and does its VLLM_PLUGINS, if set, name "
             "spark_prof?"
         )
-    return list(found.values())
+    return list(processes.values())
 
 
 def recordable_among(parent: psutil.Process) -> list[psutil.Process]:
@@ -226,18 +228,25 @@ def _listeners(port: int) -> list[psutil.Process]:
 
     Of those that share one `psutil.net_connections` names any.
     """
-    pids = {each.pid for each in psutil.net_connections("tcp") if _listens(each, port) and each.pid}
+    pids = {
+        socket.pid
+        for socket in psutil.net_connections("tcp")
+        if _listens(socket, port) and socket.pid
+    }
     servers = []
     for pid in sorted(pids):
         with suppress(psutil.Error):
             server = psutil.Process(pid)
-            servers += [server, *(each for each in server.parents() if _has_socket(each, port))]
+            servers += [
+                server,
+                *(parent for parent in server.parents() if _has_socket(parent, port)),
+            ]
     return servers
 
 
 def _has_socket(process: psutil.Process, port: int) -> bool:
     with suppress(psutil.Error):
-        return any(_listens(each, port) for each in process.net_connections("tcp"))
+        return any(_listens(connection, port) for connection in process.net_connections("tcp"))
     return False
 
 

@@ -88,5 +88,5 @@ def _resumed(request: Any) -> bool:
 
     For model runner V2 the scheduler does so with a preempted request, and adds all its tokens.
     """
-    known, prompt = getattr(request, "prefill_token_ids", None), request.prompt_token_ids
-    return known is not None and prompt is not None and len(known) > len(prompt)
+    prefill, prompt = getattr(request, "prefill_token_ids", None), request.prompt_token_ids
+    return prefill is not None and prompt is not None and len(prefill) > len(prompt)

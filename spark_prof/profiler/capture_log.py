@@ -127,13 +127,13 @@ def open_at(codes: list[int], counts: list[int]) -> list[int]:
     >>> open_at([6, 8, -8, -6], [1, 2, 3, 4])
     [5, 7, 5, -1]
     """
-    found, stack, done = [], [-1], 0
+    modules, stack, position = [], [-1], 0
     for count in counts:
-        for code in codes[done:count]:
+        for code in codes[position:count]:
             if code > 0:
                 stack.append(code - 1)
             elif -code - 1 in stack:
                 del stack[len(stack) - 1 - stack[::-1].index(-code - 1) :]
-        done = max(done, count)
-        found.append(stack[-1])
-    return found
+        position = max(position, count)
+        modules.append(stack[-1])
+    return modules

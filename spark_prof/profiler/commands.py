@@ -100,12 +100,12 @@ def with_plugin_allowed(environment: Mapping[str, str]) -> dict[str, str]:
 
 def option_value(words: Sequence[str], *names: str) -> str | None:
     """The last value of an option of vLLM's that has one of these names; None without one."""
-    found = None
+    last = None
     for word, following in zip(words, [*words[1:], None], strict=False):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") in names:
-            found = value if equals else following
-    return found
+            last = value if equals else following
+    return last
 
 
 def server_port(command: Command) -> int:
@@ -156,8 +156,8 @@ def find_run(argv: Sequence[str], program: Program) -> RunStart:
             _, end = scan_options(argv, at + 1, "-e -u -w --env --user --workdir --index")
             service = argv[end:] if word == "exec" else argv[end : end + 1]
             alone = [*argv[program.index : at], "run", "--rm", "--service-ports"]
-            said = ENTERS if word == "exec" else "starts no single service"
-            why = f"{said}; write: {shlex.join([*alone, *(service or ['SERVICE'])])}"
+            reason = ENTERS if word == "exec" else "starts no single service"
+            why = f"{reason}; write: {shlex.join([*alone, *(service or ['SERVICE'])])}"
         raise CommandError(f"'{f'{program.name} {beside}{word}'.rstrip()}' {why}")
     return RunStart(at + 1, tuple(engine), compose)
 
@@ -192,8 +192,8 @@ def _vllm_kind(arguments: Sequence[str]) -> str:
     if subcommand in VLLM_REFUSED:
         raise CommandError(f"'vllm {subcommand}' {VLLM_REFUSED[subcommand]}")
     if subcommand not in VLLM_KINDS:
-        shown = f"vllm {subcommand}".rstrip()
-        raise CommandError(f"{shown!r} starts no engine; record one that does: {EXAMPLE}")
+        name = f"vllm {subcommand}".rstrip()
+        raise CommandError(f"{name!r} starts no engine; record one that does: {EXAMPLE}")
     if any(re.fullmatch(r"-h|--help(=.*)?", argument) for argument in arguments):
         raise CommandError(f"'vllm {subcommand}' only prints its help here; leave --help out")
     return VLLM_KINDS[subcommand]

@@ -50,14 +50,14 @@ def service_of(run: RunLine) -> Service | None:
         return None
     content = _configuration(run.argv[: run.start.begin - 1], run.program.index, os.getcwd())
     services = content.get("services")
-    found = services.get(run.target) if isinstance(services, dict) else None
-    if not isinstance(found, dict):
+    service = services.get(run.target) if isinstance(services, dict) else None
+    if not isinstance(service, dict):
         names = ", ".join(map(str, services)) if isinstance(services, dict) else "none"
         raise CommandError(
             f"the compose file has no service {run.target!r}; it has {one_line(names)[:200]}"
             " (one of a profile needs --profile)"
         )
-    return _service(found, f"{content.get('name', '')}-{run.target}")
+    return _service(service, f"{content.get('name', '')}-{run.target}")
 
 
 def _service(value: Mapping[str, Any], built: str) -> Service:
@@ -111,17 +111,17 @@ def _configuration(compose: tuple[str, ...], begin: int, _folder: str) -> Mappin
     printed = ""
     for options in (("--format", "json"), ()):
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*compose, "config", *options],
                 capture_output=True, text=True, errors="replace", timeout=_ASK_SECONDS,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             raise CommandError(f"cannot run {compose[begin]}: {one_line(str(error))}") from error
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in process.stderr.splitlines() if line.strip()]
         named = (line for line in lines if _ERROR.search(line))
         printed = next(named, lines[-1] if lines else printed)
-        if done.returncode == 0:
-            content = _decoded(done.stdout.replace("$$", "$"))  # as it is written there
+        if process.returncode == 0:
+            content = _decoded(process.stdout.replace("$$", "$"))  # as it is written there
             if isinstance(content, dict):
                 return content
     if "invalid choice: 'config'" in printed:

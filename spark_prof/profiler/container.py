@@ -64,24 +64,24 @@ def container_command(
             )
     # `-e NAME` passes on the engine's own value, and none if it has none.
     program = run.program
-    own = {} if program.cleared_by else dict(os.environ)
-    own |= dict(word.split("=", 1) for word in argv[: program.index] if "=" in word)
+    outer = {} if program.cleared_by else dict(os.environ)
+    outer |= dict(word.split("=", 1) for word in argv[: program.index] if "=" in word)
     set_here = [option for option in run.options if option.name in ("-e", "--env") and option.value]
     words = [str(option.value).partition("=") for option in set_here]
-    given = {name: value if equals else own.get(name) for name, equals, value in words}
+    values = {name: value if equals else outer.get(name) for name, equals, value in words}
     of_file = service.environment.items() if service else ()
-    beside = {name: own.get(name) if value is None else value for name, value in of_file}
+    beside = {name: outer.get(name) if value is None else value for name, value in of_file}
     ours = dict(environment)
     if any(mount.target == STAGING_TARGET for mount in mounts):
-        ours = _environment({**beside, **given}, environment)
+        ours = _environment({**beside, **values}, environment)
 
     result = list(argv)
     for option, (name, _, _) in zip(set_here, words, strict=True):
         if name in ours:
             word = argv[option.position]
             result[option.position] = f"{word.removesuffix(str(option.value))}{name}={ours[name]}"
-    added = [word for mount in mounts for word in ("-v", _written(mount))]
-    for name in (name for name in ours if name not in given):
+    added = [word for mount in mounts for word in ("-v", _mount_option(mount))]
+    for name in (name for name in ours if name not in values):
         added += ["-e", f"{name}={ours[name]}"]
     result[run.end : run.end] = added
     return result
@@ -103,15 +103,15 @@ def without_terminal(argv: Sequence[str]) -> list[str]:
     if run.start.compose:  # makes a terminal by itself
         asks = {option.name for option in run.options} & {"-T", "--no-TTY", "--no-tty"}
         return [*argv[:end], *(() if asks else ("-T",)), *argv[end:]]
-    takes_value, kept, at = valued(run.start), list(argv[: run.start.begin]), run.start.begin
+    takes_value, remaining, at = valued(run.start), list(argv[: run.start.begin]), run.start.begin
     names = set(takes_value.split())
     while at < end:
         option, _ = scan_options([argv[at]], 0, takes_value)
         values = 1 if option and option[-1].name in names and option[-1].value is None else 0
-        kept += filter(None, [_without_switches(argv[at], names)])
-        kept += argv[at + 1 : at + 1 + values]
+        remaining += filter(None, [_without_switches(argv[at], names)])
+        remaining += argv[at + 1 : at + 1 + values]
         at += 1 + values
-    return kept + list(argv[end:])
+    return remaining + list(argv[end:])
 
 
 def alone(argv: Sequence[str]) -> list[str]:
@@ -173,18 +173,20 @@ def _everything_but_source(folder: str, names: list[str]) -> set[str]:
     }
 
 
-def _environment(given: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, str]:
-    kept = {
+def _environment(
+    container_values: Mapping[str, str | None], environment: Mapping[str, str]
+) -> dict[str, str]:
+    from_container = {
         name: value
         for name in ("PYTHONPATH", "VLLM_PLUGINS")
-        if (value := given.get(name)) is not None
+        if (value := container_values.get(name)) is not None
     }
-    merged = with_plugin_allowed({**environment, **kept})
+    merged = with_plugin_allowed({**environment, **from_container})
     path = merged.pop("PYTHONPATH", "")
     return {"PYTHONPATH": f"{STAGING_TARGET}:{path}".rstrip(":"), **merged}
 
 
-def _written(mount: Mount) -> str:
+def _mount_option(mount: Mount) -> str:
     # A relative source would name a volume; a colon would end it.
     source = str(mount.source.absolute())
     if ":" in source:

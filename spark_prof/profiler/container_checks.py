@@ -61,9 +61,11 @@ def gpu_to_add(run: RunLine) -> str:
     gpu_to_add(read_run(["podman", "run", "image"])) == "--device nvidia.com/gpu=all"
     """
     values = [f"{option.name} {option.value or ''}" for option in run.options]
-    given = r"--gpus |--device \S*(gpu|nvidia)|--runtime nvidia|--privileged|(-e|--env) NVIDIA_VIS"
+    gpu_options = (
+        r"--gpus |--device \S*(gpu|nvidia)|--runtime nvidia|--privileged|(-e|--env) NVIDIA_VIS"
+    )
     service = service_of(run)
-    if any(re.match(given, value) for value in values) or (service and service.gpu):
+    if any(re.match(gpu_options, value) for value in values) or (service and service.gpu):
         return ""
     if service:
         return f"'gpus: all' in the service {run.target}"

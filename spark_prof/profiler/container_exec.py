@@ -34,15 +34,15 @@ def instead_of_exec(engine: Sequence[str], words: Sequence[str]) -> str:
     if at >= len(words):
         return ""
     name, inside = words[at], words[at + 1 :]
-    found = _inspected([*engine, "inspect", name])
-    config, host = found.get("Config"), found.get("HostConfig")
+    container = _inspected([*engine, "inspect", name])
+    config, host = container.get("Config"), container.get("HostConfig")
     if not isinstance(config, dict) or not isinstance(host, dict):
         return ""
     passed = (o for o in options if o.value and o.name not in ("--detach-keys", "--index"))
-    given = [word for option in passed for word in (option.name, str(option.value))]
+    passed_words = [word for option in passed for word in (option.name, str(option.value))]
     line = [
         *engine, "run", "--rm", "--volumes-from", name, *_of_host(host),
-        *_variables(engine, config), *given, str(config.get("Image") or "IMAGE"), *inside,
+        *_variables(engine, config), *passed_words, str(config.get("Image") or "IMAGE"), *inside,
     ]  # fmt: skip
     text = shlex.join(redacted(line))
     return text if text.isprintable() and len(text) <= _LONGEST else ""
@@ -68,9 +68,11 @@ def _variables(engine: Sequence[str], config: Mapping[str, Any]) -> list[str]:
     image = _inspected([*engine, "image", "inspect", str(config.get("Image"))]).get("Config")
     if not isinstance(image, dict):
         return []
-    given = [text for text in config.get("Env") or () if text not in (image.get("Env") or ())]
+    beside_image = [
+        text for text in config.get("Env") or () if text not in (image.get("Env") or ())
+    ]
     words: list[str] = []
-    for text in given:
+    for text in beside_image:
         if not text.startswith(("PATH=", "HOSTNAME=", "HOME=", "container=")):
             hidden = HIDDEN in redacted(["-e", text])[1]
             words += ["-e", text.partition("=")[0] if hidden else text]
@@ -79,9 +81,9 @@ def _variables(engine: Sequence[str], config: Mapping[str, Any]) -> list[str]:
 
 def _inspected(words: Sequence[str]) -> Mapping[str, Any]:
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-        done = subprocess.run(
+        process = subprocess.run(
             words, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True
         )
-        first = json.loads(done.stdout)[0]
+        first = json.loads(process.stdout)[0]
         return first if isinstance(first, dict) else {}
     return {}

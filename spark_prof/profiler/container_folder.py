@@ -53,27 +53,29 @@ def container_user(argv: Sequence[str]) -> int:
     run = read_run(argv)
     service = service_of(run)
     image, engine = service.image if service else run.target, run.start.engine
-    asked = run.value("-u", "--user") or (service.user if service else "")
-    userns, own = run.value("--userns"), os.geteuid()
-    if userns == "keep-id" and not asked:
-        return own
-    name = asked or _answer([*engine, "image", "inspect", "--format", "{{.Config.User}}", image])
+    requested_user = run.value("-u", "--user") or (service.user if service else "")
+    userns, host_user = run.value("--userns"), os.geteuid()
+    if userns == "keep-id" and not requested_user:
+        return host_user
+    name = requested_user or _answer(
+        [*engine, "image", "inspect", "--format", "{{.Config.User}}", image]
+    )
     name = name.partition(":")[0]
     if not name.isdecimal() and name not in ("", "root"):
-        found = _answer([*engine, "run", "--rm", "--network", "none", "--entrypoint", "id", image,
+        answer = _answer([*engine, "run", "--rm", "--network", "none", "--entrypoint", "id", image,
                          "-u", name])  # fmt: skip
-        if not found.isdecimal():
+        if not answer.isdecimal():
             raise CommandError(
                 f"the container runs as {name!r}, and only its image knows who that is: give the "
                 "number, as in --user 1000"
             )
-        name = found
+        name = answer
     user = int(name) if name.isdecimal() else 0
     if userns in ("host", "keep-id"):
         return user
     kind = _mapping(engine)
     if kind == "rootless":
-        return own if user == 0 else _mapped(pwd.getpwuid(own).pw_name, user - 1)
+        return host_user if user == 0 else _mapped(pwd.getpwuid(host_user).pw_name, user - 1)
     return _mapped("dockremap", user) if kind == "remapped" else user
 
 
@@ -103,10 +105,10 @@ def _mapped(name: str, user: int) -> int:
 def _answer(words: Sequence[str]) -> str:
     """What the engine answers; empty where it does not, as of an image that it has yet to pull."""
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
+        process = subprocess.run(
             words, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True
         )
-        return done.stdout.strip()
+        return process.stdout.strip()
     return ""
 
 

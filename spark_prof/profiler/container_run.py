@@ -26,7 +26,7 @@ from spark_prof.profiler.compose import service_of
 from spark_prof.profiler.container import STAGING_TARGET, Mount, alone, container_command
 from spark_prof.profiler.container_folder import open_to_container
 from spark_prof.profiler.program import PYTHON, SHELLS, Option, find_program, scan_options
-from spark_prof.profiler.run_line import KNOWN, RunLine, read_run, valued
+from spark_prof.profiler.run_line import KNOWN_OPTIONS, RunLine, read_run, valued
 
 _SERVERS_OWN = """
 -P -T -a -d -i -p -t --attach --cidfile --detach --detach-keys --entrypoint --health-cmd
@@ -114,27 +114,27 @@ def container_run(argv: Sequence[str]) -> tuple[ContainerRun, tuple[str, ...]]:
     start = find_run(argv, find_program(argv))
     takes_value = valued(start)
     options, end = scan_options(argv, start.begin, takes_value)
-    kept = [option for option in options if option.name not in _SERVERS_OWN.split()]
-    for option in kept:
-        if option.name not in KNOWN and option.value is None:
+    engine_options = [option for option in options if option.name not in _SERVERS_OWN.split()]
+    for option in engine_options:
+        if option.name not in KNOWN_OPTIONS and option.value is None:
             read_run(argv)  # says how to write it
-    words = tuple(word for option in kept for word in _written(option, takes_value))
+    words = tuple(word for option in engine_options for word in _option_words(option, takes_value))
     before = tuple(word for word in argv[: start.begin] if word != "container")
     # Says what is missing or cannot be mounted, before anything is looked at.
     line = read_run([*before, *words, *argv[end:]])
     service = service_of(line)
     image = service.image if service else line.target
     entry = next((o.value or "" for o in reversed(options) if o.name == "--entrypoint"), None)
-    own = _words(entry) if entry is not None else [*service.entrypoint] if service else []
+    entrypoint = _words(entry) if entry is not None else [*service.entrypoint] if service else []
     added: tuple[str, ...] = ()
     if not line.inside:
         added = service.command if service else ()
-        added = added or (() if own else tuple(_of_image(start.engine, image, "Cmd")))
+        added = added or (() if entrypoint else tuple(_of_image(start.engine, image, "Cmd")))
     run = ContainerRun(start.engine, before, words, line.target, image, added, service is not None)
-    return run, tuple(_program(run, own, line.inside or added))
+    return run, tuple(_program(run, entrypoint, line.inside or added))
 
 
-def _written(option: Option, takes_value: str) -> list[str]:
+def _option_words(option: Option, takes_value: str) -> list[str]:
     if option.value is None:
         return [option.name]
     if option.name in takes_value.split():
@@ -142,14 +142,14 @@ def _written(option: Option, takes_value: str) -> list[str]:
     return [f"{option.name}={option.value}"]
 
 
-def _program(run: ContainerRun, own: Sequence[str], behind: Sequence[str]) -> Sequence[str]:
+def _program(run: ContainerRun, entrypoint: Sequence[str], behind: Sequence[str]) -> Sequence[str]:
     """The words of vLLM's command line inside, by the entrypoint that was set and those behind."""
     starts = bool(behind) and _is_program(behind[0])
-    if not own and not starts:
-        own = _of_image(run.engine, run.image, "Entrypoint") or ["vllm", "serve"]
-    words = [*own, *behind]
+    if not entrypoint and not starts:
+        entrypoint = _of_image(run.engine, run.image, "Entrypoint") or ["vllm", "serve"]
+    words = [*entrypoint, *behind]
     # What an image runs first, as NVIDIA's do, starts the program that follows.
-    if len(own) == 1 and own[0].endswith(".sh") and starts:
+    if len(entrypoint) == 1 and entrypoint[0].endswith(".sh") and starts:
         words = [*behind]
     return _of_shell(words) if words and PurePath(words[0]).name in SHELLS else words
 
@@ -170,14 +170,14 @@ def _is_program(word: str) -> bool:
 
 def _of_image(engine: Sequence[str], image: str, what: str) -> list[str]:
     """What the image starts by itself; empty where that is not known, as of one to be pulled."""
-    asked = [*engine, "image", "inspect", "--format", f"{{{{json .Config.{what}}}}}", image]
+    command = [*engine, "image", "inspect", "--format", f"{{{{json .Config.{what}}}}}", image]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        done = subprocess.run(
-            asked, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True
+        process = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True
         )
-        found = json.loads(done.stdout)
-        if isinstance(found, list) and all(isinstance(word, str) for word in found):
-            return found
+        words = json.loads(process.stdout)
+        if isinstance(words, list) and all(isinstance(word, str) for word in words):
+            return words
     return []
 
 
@@ -187,11 +187,11 @@ def _of_shell(words: Sequence[str]) -> list[str]:
     script = words[end] if end < len(words) else ""
     if any("c" in option.name.lstrip("-") for option in options) and _PLAIN.fullmatch(script):
         with suppress(ValueError):
-            found = shlex.split(script)
-            if found[:1] == ["exec"]:
-                found = found[1:]
-            if found:
-                return found
+            inner = shlex.split(script)
+            if inner[:1] == ["exec"]:
+                inner = inner[1:]
+            if inner:
+                return inner
     raise CommandError(
         f"the container runs a script of {words[0]}, of which spark-prof ab cannot tell the "
         "engine's arguments; give vllm serve itself behind the image: IMAGE vllm serve MODEL ..."

@@ -66,7 +66,7 @@ class Control:
     _pid: int = 0
     _signals: bool = False
     _stop_all: bool = False
-    _told: str | None = None
+    _registered_folder: str | None = None
     _fence: Fence = field(default_factory=Fence)
     _synced: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -147,20 +147,20 @@ class Control:
 
     def _register(self) -> Path:
         folder = registry_folder()
-        self._told = None
+        self._registered_folder = None
         self._tell(folder)
         _at_exit(lambda: (folder / f"{os.getpid()}.json").unlink(missing_ok=True))
         return folder
 
     def _tell(self, registry: Path) -> None:
         """Says in the registry that this process can be recorded, and where it is."""
-        processes = [each.process for each in self.recordings]
+        processes = [recording.process for recording in self.recordings]
         processes += [engine.process for engine in self.engines]
-        told = str(processes[0].folder.parent) if processes else ""
-        if told != self._told:
-            value = {"start": start_of(os.getpid()), "recording": told}
+        folder = str(processes[0].folder.parent) if processes else ""
+        if folder != self._registered_folder:
+            value = {"start": start_of(os.getpid()), "recording": folder}
             write_whole(registry / f"{os.getpid()}.json", json.dumps(value))
-            self._told = told
+            self._registered_folder = folder
 
     def _sync(self, recording: WorkerRecording | EngineRecording) -> None:
         """Tells the disk about new pieces; here, because no step may wait for a disk."""
@@ -172,21 +172,27 @@ class Control:
             self.recordings.remove(recording)
             return
         recording.fence.call("progress", recording.process.progress, recording.window)
-        asked, gone = self._look_at_recorder(recording.process)
-        if asked or gone:
-            recording.request_stop(gone)
-        due = asked or gone or recording.wants_flush or recording.rests or recording.failed
+        stop_requested, end_reason = self._look_at_recorder(recording.process)
+        if stop_requested or end_reason:
+            recording.request_stop(end_reason)
+        due = (
+            stop_requested
+            or end_reason
+            or recording.wants_flush
+            or recording.rests
+            or recording.failed
+        )
         if due and recording.idle and self._signals:
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
         self._sync(recording)
 
     def _tend_engine(self, engine: EngineRecording) -> None:
-        asked, gone = self._look_at_recorder(engine.process)
+        stop_requested, end_reason = self._look_at_recorder(engine.process)
         try:
             if not engine.process.folder.exists():
                 engine.abandon()
-            elif asked or gone or engine.failed:
-                engine.finish(gone)
+            elif stop_requested or end_reason or engine.failed:
+                engine.finish(end_reason)
             else:
                 engine.flush_when_quiet()
         finally:
@@ -197,9 +203,13 @@ class Control:
 
     def _look_at_recorder(self, process: Process) -> tuple[bool, str]:
         """Whether the recording shall end, and what ends it if nobody asked for that."""
-        if self._stop_all or (process.folder / STOP_FILE).exists() or process.recorder.asked():
+        if (
+            self._stop_all
+            or (process.folder / STOP_FILE).exists()
+            or process.recorder.asks_for_end()
+        ):
             return True, ""
-        return False, process.recorder.gone()
+        return False, process.recorder.end_reason()
 
     @property
     def _ending(self) -> bool:

@@ -153,16 +153,21 @@ class PmSampling:
         refuses to start again: open the counters anew.
         """
         # Its field is called otherwise than those of the other calls.
-        wanted = {"p_metric_names": ctypes.addressof(self._names), "num_metrics": len(self._names)}
-        size = self._do("PmSamplingGetCounterDataSize", **self._object, **wanted, max_samples=most)
+        metric_names = {
+            "p_metric_names": ctypes.addressof(self._names),
+            "num_metrics": len(self._names),
+        }
+        size = self._do(
+            "PmSamplingGetCounterDataSize", **self._object, **metric_names, max_samples=most
+        )
         image = np.zeros(int(size.counter_data_size), np.uint8)
         count, overflowed = self._decode(image)
         times, values = self._times(image, count), self._values(image, count)
         # What was counted before `start` is in the first sample, which begins at 0 or at the last
         # stop; a sample that libcupti counts but did not fill has no times.
-        known = (times[:, 0] > 0) & (times[:, 1] > times[:, 0])
-        known[:1] = False
-        return Samples(times[known, 0], times[known, 1], values[known], overflowed)
+        valid = (times[:, 0] > 0) & (times[:, 1] > times[:, 0])
+        valid[:1] = False
+        return Samples(times[valid, 0], times[valid, 1], values[valid], overflowed)
 
     def timestamp_ns(self) -> int:
         """CUPTI's clock now."""
@@ -227,14 +232,14 @@ class PmSampling:
     def _values(self, image: Image, count: int) -> Floats:
         values = np.full((count, len(self._names)), np.nan)
         fields = {**self._host, **_in(image), **self._metrics}
-        wanted = self._params("ProfilerHostEvaluateToGpuValues", **fields)
+        params = self._params("ProfilerHostEvaluateToGpuValues", **fields)
         # CUPTI has no call for many samples: the loop touches nothing but the two changing fields.
-        call, pointer = self._calls.profiler_host_evaluate_to_gpu_values, wanted.ptr
+        call, pointer = self._calls.profiler_host_evaluate_to_gpu_values, params.ptr
         address, row_bytes = values.ctypes.data, values.strides[0]
         with self._explained("ProfilerHostEvaluateToGpuValues"):
             for index in range(count):
-                wanted.range_index = index
-                wanted.p_metric_values = address + index * row_bytes
+                params.range_index = index
+                params.p_metric_values = address + index * row_bytes
                 call(pointer)
         return values
 
@@ -356,8 +361,8 @@ class CounterSampler:
             if self._failed is not None:
                 raise self._failed
             interval = _INTERVALS_NS[self._interval]
-            taken = (self._ended - self._begun) // interval + _SPARE_SAMPLES
-            samples = self._counters.read(min(taken, 2 * self._most))
+            count = (self._ended - self._begun) // interval + _SPARE_SAMPLES
+            samples = self._counters.read(min(count, 2 * self._most))
             offset = (self._offset + _clock_offset(self._counters)) // 2
             rows = counter_rows(samples, self._columns, offset)
             write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
@@ -413,11 +418,11 @@ class CounterSampler:
     def _judge(self, samples: Samples) -> None:
         """Says what is missing and samples less often from then on."""
         assert self._counters is not None
-        wanted = self._ended - self._begun
-        seen = int((samples.end_ns - samples.start_ns).sum())
-        missing = 1 - seen / wanted if wanted > 0 else 0.0
+        duration_ns = self._ended - self._begun
+        sampled_ns = int((samples.end_ns - samples.start_ns).sum())
+        missing = 1 - sampled_ns / duration_ns if duration_ns > 0 else 0.0
         # The first sample does not begin with the call that starts sampling.
-        if missing <= _MISSING or wanted - seen < _STARTING_NS:
+        if missing <= _MISSING or duration_ns - sampled_ns < _STARTING_NS:
             return
         text = f"counters: {100 * missing:.0f} % of piece {self._piece}'s samples are missing"
         if samples.overflowed and self._most > _FEWEST_SAMPLES:

@@ -19,16 +19,18 @@ _TOOLKITS = Path("/usr/local")
 
 def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
     """The folder of the newest libcupti 13.4 or later, installed by pip or with a CUDA toolkit."""
-    found: list[tuple[tuple[int, ...], Path]] = []
+    candidates: list[tuple[tuple[int, ...], Path]] = []
     with suppress(PackageNotFoundError):
         package = distribution("nvidia-cuda-cupti")
         files = [file for file in package.files or () if file.name == _LIBRARY]
         paths = (Path(str(package.locate_file(file))).resolve() for file in files)
-        found += [(version_of(package.version), path.parent) for path in paths if path.exists()]
+        candidates += [
+            (version_of(package.version), path.parent) for path in paths if path.exists()
+        ]
     for folder in toolkits.glob("cuda-*/extras/CUPTI/lib64"):
         if (folder / _LIBRARY).exists():
-            found.append((version_of(folder.parents[2].name.removeprefix("cuda-")), folder))
-    new = [item for item in found if item[0] >= OLDEST_CUPTI]
+            candidates.append((version_of(folder.parents[2].name.removeprefix("cuda-")), folder))
+    new = [item for item in candidates if item[0] >= OLDEST_CUPTI]
     return max(new, default=((), None), key=lambda item: item[0])[1]
 
 

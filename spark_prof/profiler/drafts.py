@@ -76,8 +76,8 @@ class DraftRecording:
             # What is sampled for a request that has ended meanwhile is thrown away.
             request, at = requests.get(name), place.get(name)
             if request is not None and at is not None and not _dropped(request):
-                given = len(sampled[at]) if sampled else 0
-                accepted = given - 1 if given else _UNKNOWN
+                token_count = len(sampled[at]) if sampled else 0
+                accepted = token_count - 1 if token_count else _UNKNOWN
             proposed = len(tokens) - invalid.get(name, 0)
             self._rows.append((key, number, computed.get(name, _UNKNOWN), proposed, accepted))
 

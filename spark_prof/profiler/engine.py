@@ -14,7 +14,7 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.profiler.request_log import ChosenBatch, RequestLog, log_requests
-from spark_prof.profiler.scheduler_load import Load
+from spark_prof.profiler.scheduler_load import SchedulerLoad
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import ENGINE_DTYPE, REQUEST_DTYPE, REQUEST_STEP_DTYPE, array_name
 
@@ -33,7 +33,7 @@ class EngineRecording:
         self._rows: list[tuple[int, ...]] = []
         self._drafts = DraftRecording()
         self._requests: RequestLog | None = None
-        self._piece = self._number = self._seen = 0
+        self._piece = self._number = self._rows_before = 0
         self._finished = False
         self._undo: list[Callable[[], None]] = []
 
@@ -70,9 +70,9 @@ class EngineRecording:
         """
         if "requests" in self.fence.failed:
             self._requests = None  # it would hold on to the engine's requests
-        if self._rows_kept == self._seen:
+        if self._rows_kept == self._rows_before:
             self.fence.call("flush", self.flush)
-        self._seen = self._rows_kept
+        self._rows_before = self._rows_kept
 
     def flush(self) -> None:
         """Writes the finished iterations as one piece; callable from any thread."""
@@ -84,13 +84,13 @@ class EngineRecording:
             requests, steps = log.take()
             tables.append(("engine_requests", REQUEST_DTYPE, requests))
             tables.append(("request_steps", REQUEST_STEP_DTYPE, steps))
-        if not any(found for _, _, found in tables):
+        if not any(table_rows for _, _, table_rows in tables):
             return
         piece, self._piece = self._piece, self._piece + 1
-        for table, kind, found in tables:
-            if found:
+        for table, kind, table_rows in tables:
+            if table_rows:
                 name = array_name(self.process.name, table, piece)
-                self.process.write(name, np.array(found, dtype=kind))
+                self.process.write(name, np.array(table_rows, dtype=kind))
 
     def abandon(self) -> None:
         """Takes the wraps off the scheduler and forgets what was not written."""
@@ -167,7 +167,7 @@ class EngineRecording:
         got = {item.request_id: len(item.new_token_ids) for item in items if item.new_token_ids}
         unfinished = self._scheduler.get_num_unfinished_requests()
         now, number = time.time_ns(), self._number
-        load = chosen.load if chosen is not None else Load()
+        load = chosen.load if chosen is not None else SchedulerLoad()
         self._rows.append(
             (key, begin, now, tokens, sum(got.values()), len(got), unfinished, number, *load)
         )

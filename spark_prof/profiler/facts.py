@@ -64,8 +64,8 @@ def engine_facts(worker: Any) -> dict[str, Any]:
 
 def _swaps(worker: Any) -> list[dict[str, Any]]:
     """Which kernels of this package run now in place of vLLM's; none where none is swapped."""
-    told = getattr(worker, RUNNING_SWAPS, None)
-    return list(told()) if callable(told) else []
+    running_swaps = getattr(worker, RUNNING_SWAPS, None)
+    return list(running_swaps()) if callable(running_swaps) else []
 
 
 def _installed(package: str) -> str:
@@ -86,8 +86,8 @@ def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def execution_of(compilation: Any) -> str:
     """How vLLM runs the model, such as torch.compile (VLLM_COMPILE), CUDA graphs (FULL)."""
-    found = (getattr(compilation, name, None) for name in ("mode", "cudagraph_mode"))
-    mode, graphs = (getattr(value, "name", str(value)) for value in found)
+    values = (getattr(compilation, name, None) for name in ("mode", "cudagraph_mode"))
+    mode, graphs = (getattr(value, "name", str(value)) for value in values)
     eager, replays = mode == "NONE", graphs not in ("NONE", "None")
     # vLLM sets it itself for models that it gives breakable graphs.
     breakable = replays and os.environ.get("VLLM_USE_BREAKABLE_CUDAGRAPH") == "1"
@@ -197,19 +197,19 @@ def device_state(uuid: str) -> DeviceState:
     except Exception:  # absent package, or a driver without NVML
         return DeviceState()
 
-    def asked(name: str, *kind: int) -> int | None:
+    def answer_to(name: str, *kind: int) -> int | None:
         with suppress(Exception):  # GB10's driver has no answer to some questions
             return int(getattr(nvml, f"nvmlDeviceGet{name}")(handle, *kind))
         return None
 
-    reasons = asked("CurrentClocksEventReasons")
+    reasons = answer_to("CurrentClocksEventReasons")
     if reasons is None:  # its name before driver 535
-        reasons = asked("CurrentClocksThrottleReasons")
-    milliwatts = asked("PowerUsage")
+        reasons = answer_to("CurrentClocksThrottleReasons")
+    milliwatts = answer_to("PowerUsage")
     return DeviceState(
-        sm_mhz=asked("ClockInfo", nvml.NVML_CLOCK_SM),
-        memory_mhz=asked("ClockInfo", nvml.NVML_CLOCK_MEM),
-        temperature_c=asked("Temperature", nvml.NVML_TEMPERATURE_GPU),
+        sm_mhz=answer_to("ClockInfo", nvml.NVML_CLOCK_SM),
+        memory_mhz=answer_to("ClockInfo", nvml.NVML_CLOCK_MEM),
+        temperature_c=answer_to("Temperature", nvml.NVML_TEMPERATURE_GPU),
         power_w=None if milliwatts is None else milliwatts / 1e3,
         throttled=throttle_reasons(reasons or 0),
     )

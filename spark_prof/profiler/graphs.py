@@ -75,12 +75,12 @@ class GraphWatch:
             "compile_or_warm_up_model": self._around_capture,
             "determine_available_memory": self._around_memory,
         }
-        undo = [wrap_method(self._worker, name, each) for name, each in around.items()]
+        undo = [wrap_method(self._worker, name, wrapper) for name, wrapper in around.items()]
         undo.append(before_torch_profiler(self._give_way))
 
         def uninstall() -> None:
-            for each in undo:  # and again later: a recording's wrap may be around one
-                each()
+            for restore in undo:  # and again later: a recording's wrap may be around one
+                restore()
 
         self.uninstall = uninstall
 
@@ -127,13 +127,13 @@ class GraphWatch:
         """Writes nodes, captures and what was open meanwhile, if any graph was captured."""
         if not any(kind != MEMORY for *_, kind, _ in self._log.rows):
             return
-        found = {
+        arrays = {
             "capture-events": self._events,
             "captures": np.array(self._log.rows, CAPTURE_DTYPE),
         }
         if self._native is not None:
-            found |= {"nodes": self._native.nodes(), "arguments": self._arguments}
-        for kind, rows in found.items():
+            arrays |= {"nodes": self._native.nodes(), "arguments": self._arguments}
+        for kind, rows in arrays.items():
             process.write(capture_name(process.name, kind), rows)
         if self._lost:
             process.log(f"{self._lost} arguments of kernels in CUDA graphs had no room")
@@ -186,10 +186,10 @@ class GraphWatch:
                 continue
 
             def around(
-                original: Any, *given: Any, _kind: int = GRAPH_KINDS.index(kind), **named: Any
+                original: Any, *arguments: Any, _kind: int = GRAPH_KINDS.index(kind), **named: Any
             ) -> Any:
                 with self._log.within(_kind):
-                    return original(*given, **named)
+                    return original(*arguments, **named)
 
             self._undo.append(wrap_method(owner, method, around))
 

@@ -116,8 +116,8 @@ def _toolkit(nvcc: str, lost: list[str]) -> str:
         run_tool([nvcc, "--version"], _TOOL_SECONDS, lines.append)
     except ToolError as error:
         lost.append(f"The version of the CUDA toolkit is unknown: {error}")
-    found = re.search(rb"release (\d+\.\d+)", b"".join(lines))
-    return found[1].decode() if found else ""
+    match = re.search(rb"release (\d+\.\d+)", b"".join(lines))
+    return match[1].decode() if match else ""
 
 
 def _cupti() -> str:
@@ -165,13 +165,13 @@ def _libraries(capability: str, seconds: float, lost: list[str]) -> Iterator[Lib
             continue
         if not cubins and not ptx:
             continue
-        own = [(name, n) for name, n in cubins if name.startswith(f"sm_{generation}")]
+        of_generation = [(name, n) for name, n in cubins if name.startswith(f"sm_{generation}")]
         yield Library(
             _short(path),
             tuple(f"{n} x {name}" for name, n in cubins),
             tuple(ptx),
-            sum(n for name, n in own if name[-1].isdigit()),
-            sum(n for name, n in own if not name[-1].isdigit()),
+            sum(n for name, n in of_generation if name[-1].isdigit()),
+            sum(n for name, n in of_generation if not name[-1].isdigit()),
         )
 
 
@@ -190,8 +190,10 @@ def _listed() -> frozenset[str]:
 
 def _unknown(environment: Mapping[str, str], listed: Collection[str]) -> list[str]:
     """Variables with vLLM's prefix that the installed vLLM's own list does not have."""
-    own = (name for name in environment if name.startswith("VLLM_"))
-    return sorted(name for name in own if listed and name not in listed and name not in HARMLESS)
+    vllm_names = (name for name in environment if name.startswith("VLLM_"))
+    return sorted(
+        name for name in vllm_names if listed and name not in listed and name not in HARMLESS
+    )
 
 
 _MARK = "spark-prof-machine "
@@ -213,17 +215,19 @@ def installed_in(argv: Sequence[str]) -> Machine:
         run.open(folder)
         words = run.command(name, inside[0], ["-c", code], [staged(folder)])
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 words, capture_output=True, text=True, errors="replace", timeout=_START_SECONDS
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise CommandError(f"cannot run {words[0]}: {one_line(str(error))[:300]}") from error
-    lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    lines = [line for line in process.stdout.splitlines() if line.startswith(_MARK)]
     with suppress(msgspec.DecodeError):
         if lines:
             return msgspec.json.decode(lines[-1].removeprefix(_MARK), type=Machine)
-    said = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
-    why = next((line for line in said if _REFUSAL.search(line)), said[-1])
+    stderr_lines = [line for line in process.stderr.splitlines() if line.strip()] or [
+        "it said nothing"
+    ]
+    why = next((line for line in stderr_lines if _REFUSAL.search(line)), stderr_lines[-1])
     raise CommandError(f"{run.image} could not be looked into: {one_line(why)[:300]}")
 
 

@@ -63,7 +63,7 @@ class Interrupts:
         self._raises_from = None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def finishing_bundle(self) -> Iterator[None]:
         """Lets a bundle be finished before a signal raises; the third gives up."""
         before, self._raises_from = self._raises_from, max(3, len(self.received) + 1)
         try:
@@ -114,9 +114,9 @@ def patience_of(error: KeyboardInterrupt) -> Patience:
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
     """Takes in the signals for as long as a command runs."""
-    found = Interrupts()
-    with _handled(found.on_signal, (signal.SIGINT, *_URGENTLY)):
-        yield found
+    received = Interrupts()
+    with _handled(received.on_signal, (signal.SIGINT, *_URGENTLY)):
+        yield received
 
 
 @contextmanager
@@ -144,8 +144,8 @@ def _handled(
         yield
         return
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    wanted = [sent for sent in signals if not (nohup and sent == signal.SIGHUP)]
-    before = {sent: signal.signal(sent, handler) for sent in wanted}
+    handled = [sent for sent in signals if not (nohup and sent == signal.SIGHUP)]
+    before = {sent: signal.signal(sent, handler) for sent in handled}
     try:
         with unhurried():
             yield

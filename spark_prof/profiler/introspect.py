@@ -46,7 +46,7 @@ class WrappedTensors:
 
         Other modules are not entered, nor objects of packages that hold no weights.
         """
-        given: set[int] = set()
+        earlier: set[int] = set()
         for name, item in list(getattr(module, "__dict__", {}).items()):
             if name in self._passed or not _kind(item) or id(item) in self._barren:
                 continue
@@ -54,8 +54,8 @@ class WrappedTensors:
             if not inside:
                 self._barren.add(id(item))
             for path, tensor in inside:
-                if id(tensor) not in given:
-                    given.add(id(tensor))
+                if id(tensor) not in earlier:
+                    earlier.add(id(tensor))
                     yield path, tensor
 
     def _inside(self, name: str, item: Any) -> Iterator[tuple[str, Any]]:
@@ -154,15 +154,15 @@ def _own_tensors(module: Any) -> dict[str, Any]:
 
     Such as the weights of the Triton experts.
     """
-    found = dict(module.named_parameters(recurse=False))
-    found |= {n: b for n, b in module.named_buffers(recurse=False) if n != "cos_sin_cache"}
-    seen = {tensor.data_ptr() for tensor in found.values()}
+    tensors = dict(module.named_parameters(recurse=False))
+    tensors |= {n: b for n, b in module.named_buffers(recurse=False) if n != "cos_sin_cache"}
+    addresses = {tensor.data_ptr() for tensor in tensors.values()}
     for name, tensor in WrappedTensors().of(module):
         wrapped = "." in name and not name.startswith("_") and tensor.numel() >= _SMALLEST_WRAPPED
-        if wrapped and tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            found[name] = tensor
-    return found
+        if wrapped and tensor.data_ptr() not in addresses:
+            addresses.add(tensor.data_ptr())
+            tensors[name] = tensor
+    return tensors
 
 
 def _shape(tensor: Any) -> str:
@@ -182,7 +182,7 @@ def kernel_of(module: Any) -> str:
 
 def _at(item: Any, path: str) -> Any:
     """What an object holds behind some attributes; None where one is missing."""
-    return reduce(lambda found, name: getattr(found, name, None), path.split("."), item)
+    return reduce(lambda value, name: getattr(value, name, None), path.split("."), item)
 
 
 def _name(item: Any) -> str:
@@ -216,15 +216,15 @@ def describe_tensors(worker: Any) -> list[Row]:
     """
     runner = worker.model_runner
     device = getattr(runner, "device", None)
-    found = _Found(getattr(device, "type", ""))
+    tensors = _TensorRows(getattr(device, "type", ""))
     holders = _holders(runner)
     for holder in holders.values():
-        found.add_module(holder)
-    found.add_wrapped(holders.values())
-    found.add_caches(_layers_with_caches(worker), holders)
-    found.add_other_caches(getattr(runner, "kv_caches", None) or ())
-    found.rows += _segments()
-    return found.rows[:_MOST_ROWS]
+        tensors.add_module(holder)
+    tensors.add_wrapped(holders.values())
+    tensors.add_caches(_layers_with_caches(worker), holders)
+    tensors.add_other_caches(getattr(runner, "kv_caches", None) or ())
+    tensors.rows += _segments()
+    return tensors.rows[:_MOST_ROWS]
 
 
 @dataclass
@@ -249,22 +249,22 @@ class _Holder:
 
 
 @dataclass
-class _Found:
+class _TensorRows:
     """Rows, and where they lie."""
 
     device: str
     rows: list[Row] = field(default_factory=list)
-    known: set[tuple[int, int]] = field(default_factory=set)
+    extents: set[tuple[int, int]] = field(default_factory=set)
 
     def add_module(self, holder: _Holder) -> None:
         """Adds a module's own parameters and buffers."""
         module = holder.module
-        own = [("weight", *item) for item in module.named_parameters(recurse=False)]
-        own += [("buffer", *item) for item in module.named_buffers(recurse=False)]
-        if not own:
+        tensors = [("weight", *item) for item in module.named_parameters(recurse=False)]
+        tensors += [("buffer", *item) for item in module.named_buffers(recurse=False)]
+        if not tensors:
             return
-        form = _formats(module, ((name, tensor) for _, name, tensor in own))
-        for kind, name, tensor in own:
+        form = _formats(module, ((name, tensor) for _, name, tensor in tensors))
+        for kind, name, tensor in tensors:
             for place in holder.places:
                 self._add(place, holder.type, kind, name, tensor, form)
 
@@ -275,12 +275,12 @@ class _Found:
         for holder in holders:
             for name, tensor in walk.of(holder.module):
                 where = _where(tensor, self.device)
-                if where is not None and where not in self.known:
+                if where is not None and where not in self.extents:
                     shared[where].append((holder, name, tensor))
-        for found in shared.values():
-            holder, name, tensor = found[0]
+        for holders_of_tensor in shared.values():
+            holder, name, tensor = holders_of_tensor[0]
             place = holder.places[0]
-            layers = {place.layer for other, *_ in found for place in other.places}
+            layers = {place.layer for other, *_ in holders_of_tensor for place in other.places}
             layer = place.layer if len(layers) == 1 else -1
             place = _Place(place.path, layer, place.component)
             form = _formats(holder.module, [(name, tensor)])
@@ -306,10 +306,10 @@ class _Found:
 
     def add_other_caches(self, caches: Iterable[Any]) -> None:
         """Adds the runner's caches that no layer has."""
-        for number, held in enumerate(caches):
-            for tensor in _tensors_of_cache(held):
+        for number, cache in enumerate(caches):
+            for tensor in _tensors_of_cache(cache):
                 where = _where(tensor, self.device)
-                if where is not None and where not in self.known:
+                if where is not None and where not in self.extents:
                     name = f"kv_caches.{number}"
                     self._add(_Place("", -1, ""), "", "kv", name, tensor, stored_format)
 
@@ -319,7 +319,7 @@ class _Found:
         where = _where(tensor, self.device)
         if where is None:
             return
-        self.known.add(where)
+        self.extents.add(where)
         dtype = dtype_name(tensor)
         row = {"address": where[0], "bytes": where[1], "kind": what, "name": name,
                "module": place.path, "type": kind, "layer": place.layer,
@@ -332,8 +332,10 @@ def _formats(module: Any, tensors: Iterable[tuple[str, Any]]) -> _Format:
     """What tells the format of each of a module's tensors from its name and type."""
     if getattr(module, "quant_method", None) is None:
         return stored_format
-    found = (_at(module, path) for path in ("quant_method", "scheme", "quant_method.quant_config"))
-    parts = [part for part in found if part is not None]
+    quantization = (
+        _at(module, path) for path in ("quant_method", "scheme", "quant_method.quant_config")
+    )
+    parts = [part for part in quantization if part is not None]
     classes = " ".join([*(type(part).__name__ for part in parts), kernel_of(module)])
     dtypes = ((name, dtype_name(tensor)) for name, tensor in tensors)
     scales = frozenset(dtype for name, dtype in dtypes if stored_format(name, dtype) == SCALE)
@@ -355,25 +357,28 @@ def _holders(runner: Any) -> dict[int, _Holder]:
         for path, module in model.named_modules(remove_duplicate=False):
             full = prefix + path if path else prefix.rstrip(".")
             paths.setdefault(id(module), (module, []))[1].append(full)
-    return {key: _Holder(module, _places(module, found)) for key, (module, found) in paths.items()}
+    return {
+        key: _Holder(module, _places(module, module_paths))
+        for key, (module, module_paths) in paths.items()
+    }
 
 
 def _places(module: Any, paths: list[str]) -> list[_Place]:
     """The first path of each component; no layer where the module is in several."""
     layers = {layer_of(path) for path in paths}
     layer = layers.pop() if len(layers) == 1 else -1
-    found: dict[tuple[str, bool], _Place] = {}
+    places: dict[tuple[str, bool], _Place] = {}
     for path in paths:
         component = component_of(path, type(module).__name__)
-        found.setdefault((component, path.startswith(DRAFTER)), _Place(path, layer, component))
-    return list(found.values())
+        places.setdefault((component, path.startswith(DRAFTER)), _Place(path, layer, component))
+    return list(places.values())
 
 
 def _layers_with_caches(worker: Any) -> dict[str, Any]:
     """The layers of vLLM that have a cache, by the names with which attention finds them."""
     configs = (worker.model_runner, getattr(worker, "vllm_config", None))
-    found = (_at(each, "compilation_config.static_forward_context") for each in configs)
-    layers: dict[Any, Any] = next(filter(None, found), {})
+    contexts = (_at(config, "compilation_config.static_forward_context") for config in configs)
+    layers: dict[Any, Any] = next(filter(None, contexts), {})
     return {str(name): it for name, it in layers.items() if hasattr(it, "kv_cache")}
 
 

@@ -30,11 +30,11 @@ class LaunchArguments:
     def begin_step(self, read: ReadLaunches, batch: Batch) -> None:
         """Switches the reading for a step that begins."""
         kind = (batch.phase, batch.decode_requests)
-        wanted = self._kinds[kind] < _STEPS and len(self._kinds) <= _MOST_KINDS
+        reads = self._kinds[kind] < _STEPS and len(self._kinds) <= _MOST_KINDS
         self._kinds[kind] += 1
-        if wanted != self._on:
-            read(on=wanted)
-            self._on = wanted
+        if reads != self._on:
+            read(on=reads)
+            self._on = reads
 
     def stopped(self) -> None:
         """The backend has paused or stopped, and reads nothing when it goes on."""

@@ -103,9 +103,9 @@ def has_steps(pieces: Path) -> bool:
 def quarters(say: Say) -> Callable[[int, int], None]:
     """What is told which of all pieces is being written, and says so four times."""
 
-    def progress(done: int, total: int) -> None:
-        if total > 4 and (done == total or done % (total // 4) == 0):
-            say(f"writing piece {done} of {total}")
+    def progress(pieces: int, total: int) -> None:
+        if total > 4 and (pieces == total or pieces % (total // 4) == 0):
+            say(f"writing piece {pieces} of {total}")
 
     return progress
 
@@ -212,7 +212,7 @@ class _Run:
 
     def _wait_for_window(self) -> None:
         watcher, child = self._watcher, self._child
-        while child.poll() is None and not watcher.done():
+        while child.poll() is None and not watcher.all_finished():
             if self._has_vanished():
                 self._say(f"{self._claim.folder} was removed or moved; the command goes on without")
                 child.wait()
@@ -230,7 +230,7 @@ class _Run:
         if self._nsys is not None and self._nsys.by_ray:
             self._say("Ray's workers write their reports when they end; end the command")
         elif watcher.full() or not watcher.wait(lambda: child.poll() is not None, 10.0):
-            with self._received.held():
+            with self._received.finishing_bundle():
                 if self._nsys is not None:
                     self._nsys.stop()
                     self._nsys.collect()
@@ -248,7 +248,7 @@ class _Run:
         def enough() -> bool:
             waited = time.monotonic() - begun
             patience = received.patience.flush_s if has_begun(watcher.pieces) else _NO_STEP_SECONDS
-            ended = watcher.done() if self._child.poll() is None else watcher.settled()
+            ended = watcher.all_finished() if self._child.poll() is None else watcher.settled()
             return ended or waited > patience
 
         watcher.stop()
@@ -274,15 +274,15 @@ class _Run:
         return self._make(self._state(code))
 
     def _make(self, state: str) -> Bundle:
-        with self._received.held():
+        with self._received.finishing_bundle():
             return make_bundle(self._claim.folder, self._watcher, self._say, state)
 
     def _state(self, code: int) -> str:
         """Complete where the recording holds what was asked for, and nothing ended it early."""
         if not self._interrupted:
             return "interrupted" if code else "complete"
-        asked = self._watcher.full() or not (self._watcher.steps or self._received.hung_up)
-        return "complete" if asked else "interrupted"
+        full = self._watcher.full() or not (self._watcher.steps or self._received.hung_up)
+        return "complete" if full else "interrupted"
 
     def _has_vanished(self) -> bool:
         self._vanished = self._vanished or vanished_folder(self._claim)

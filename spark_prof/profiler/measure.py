@@ -16,7 +16,7 @@ import torch
 from spark_prof.kernels.bench.ceilings import (
     Device,
     Room,
-    Timed,
+    TimedAmount,
     bandwidths,
     launches,
     room_of,
@@ -26,7 +26,7 @@ from spark_prof.traces.measured import Measured, Measurement
 from spark_prof.vocabulary import PRECISIONS
 
 
-def rate(timed: Timed, unit: str) -> Measurement:
+def rate(timed: TimedAmount, unit: str) -> Measurement:
     """Amount over time, that of the repeat in the middle."""
     amount, seconds = timed.amount, timed.seconds
     return Measurement(
@@ -40,11 +40,17 @@ def rate(timed: Timed, unit: str) -> Measurement:
     )
 
 
-def each_of(timed: Timed) -> Measurement:
+def each_of(timed: TimedAmount) -> Measurement:
     """Time over amount."""
-    each = [value / timed.amount for value in timed.seconds]
+    unit_seconds = [value / timed.amount for value in timed.seconds]
     return Measurement(
-        timed.quantity, median(each), "s", min(each), max(each), len(each), timed.how
+        timed.quantity,
+        median(unit_seconds),
+        "s",
+        min(unit_seconds),
+        max(unit_seconds),
+        len(unit_seconds),
+        timed.how,
     )
 
 
@@ -75,9 +81,9 @@ def products(device: Device, room: Room) -> Iterator[Measurement | str]:
                 reason = _reason(error)
                 break
             how = f"{side} x {side} x {side}, {with_what}"
-            found = rate(Timed(precision, 2.0 * side**3, seconds, how), "op/s")
-            if best is None or found.value > best.value:
-                best = found
+            measurement = rate(TimedAmount(precision, 2.0 * side**3, seconds, how), "op/s")
+            if best is None or measurement.value > best.value:
+                best = measurement
             if median(seconds) > _LONG_ENOUGH_S:
                 break
         yield best if best else f"{precision} products were not measured: {reason}"
@@ -166,20 +172,20 @@ def measure(progress: Callable[[str], None]) -> Measured:
     before = device_state(uuid)
     room = room_of(device)
     with torch.inference_mode():
-        found = list(_all(device, room, progress))
+        measurements = list(_all(device, room, progress))
     after = device_state(uuid)
     capability = facts.get("compute_capability")
     return Measured(
         device=str(facts.get("name") or "unknown"),
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
-        measurements=tuple(each for each in found if not isinstance(each, str)),
+        measurements=tuple(entry for entry in measurements if not isinstance(entry, str)),
         before=before,
         after=after,
         uuid=uuid,
         compute_capability=str(capability) if capability else None,
         driver=str(facts.get("driver") or ""),
         torch=str(torch.__version__),
-        notes=tuple(each for each in found if isinstance(each, str)),
+        notes=tuple(entry for entry in measurements if isinstance(entry, str)),
     )
 
 

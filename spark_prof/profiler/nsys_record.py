@@ -139,11 +139,11 @@ class NsysRun:
         link_exports(self._settings.pieces, exports)
 
     def _reports(self) -> list[Path]:
-        own = sorted(self._settings.folder.glob(f"{REPORT}*{REPORT_SUFFIX}"))
-        others = list(ray_reports(os.environ, self._begun))
+        reports = sorted(self._settings.folder.glob(f"{REPORT}*{REPORT_SUFFIX}"))
+        by_others = list(ray_reports(os.environ, self._begun))
         if self.by_ray:
-            others = self._wait_for_ray(others)
-        if not own and not others:
+            by_others = self._wait_for_ray(by_others)
+        if not reports and not by_others:
             unimported = any(self._settings.folder.glob(f"{REPORT}*{UNIMPORTED_SUFFIX}"))
             self._complain(
                 f"{self._nsys.path} left a {UNIMPORTED_SUFFIX} that it cannot turn into a report: "
@@ -151,7 +151,7 @@ class NsysRun:
                 if unimported
                 else "nsys wrote no report; see its output"
             )
-        return own + others
+        return reports + by_others
 
     def _wait_for_ray(self, reports: list[Path]) -> list[Path]:
         """Waits until every worker that recorded on this host has left its report."""
@@ -182,13 +182,13 @@ def ray_reports(environment: Mapping[str, str], since: float) -> Iterator[Path]:
 
     Ray puts them into logs/nsight of its session, under RAY_TMPDIR, TMPDIR or /tmp.
     """
-    given = [environment.get("RAY_TMPDIR"), environment.get("TMPDIR"), "/tmp"]
-    found = (
+    roots = [environment.get("RAY_TMPDIR"), environment.get("TMPDIR"), "/tmp"]
+    reports = (
         path.resolve()
-        for root in filter(None, given)
+        for root in filter(None, roots)
         for path in sorted(Path(root, "ray").glob(f"session_*/logs/nsight/*{REPORT_SUFFIX}"))
     )
-    for path in dict.fromkeys(found):
+    for path in dict.fromkeys(reports):
         with suppress(OSError):
             if path.stat().st_mtime >= since:
                 yield path

@@ -47,7 +47,7 @@ class Pauses:
         """Drops what was measured since the last step: nobody waited for it."""
         self._since_ns = 0
 
-    def told(self) -> dict[str, int]:
+    def figures(self) -> dict[str, int]:
         """The numbers, as they stand in a process's progress and in the facts of its rank."""
         return {
             "count": self.count, "total_ns": self.total_ns, "longest_ns": self.longest_ns,

@@ -17,7 +17,7 @@ from spark_prof.profiler.alive import RecorderWatch
 from spark_prof.profiler.pauses import Pauses
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule
-from spark_prof.profiler.window import Window
+from spark_prof.profiler.window import StepWindow
 from spark_prof.traces.chunks import (
     LATER_ENGINE,
     LATER_ENGINE_FILE,
@@ -50,7 +50,7 @@ class Process:
         self._refused = False
         self.counter = StepCounter()
         self.pauses = Pauses()
-        self._shown: tuple[str, int] | None = None
+        self._latest: tuple[str, int] | None = None
         # The bundle is made, and its command goes on to another engine.
         self._late = (settings.folder / META_FILE).exists()
         if not self._late:
@@ -135,19 +135,19 @@ class Process:
         value = {"tensors": list(rows)} | self._who()
         write_json(self.folder, tensors_name(self.name), value, symbols=True)
 
-    def progress(self, window: Window, *, finished: bool = False, ended: str = "") -> None:
+    def progress(self, window: StepWindow, *, finished: bool = False, ended: str = "") -> None:
         """Writes how far the recording is, where that has changed.
 
         Args:
             ended: what ended it, unless it was asked to end.
         """
-        shown = (window.state.name, window.recorded)
-        if self._refused or (shown == self._shown and not finished):
+        latest = (window.state.name, window.recorded)
+        if self._refused or (latest == self._latest and not finished):
             return
-        self._shown = shown
+        self._latest = latest
         counts = {"passed": window.passed, "recorded": window.recorded, "closed": window.closed}
         state = {"state": window.state.name, "finished": finished, "ended": ended}
-        self.tell(state | counts | {"pauses": self.pauses.told()})
+        self.tell(state | counts | {"pauses": self.pauses.figures()})
 
     def tell(self, value: dict[str, Any]) -> None:
         """Writes how far this process is, such as that it has nothing more to add."""

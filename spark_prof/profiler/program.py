@@ -155,8 +155,8 @@ def _cleared_by(name: str, options: Sequence[Option], words: Sequence[str]) -> s
     if name == "env" and ("-" in words or names & {"-i", "--ignore-environment"}):
         return "'env -i' drops the environment that starts the recording; leave -i out"
     # --preserve-env=LIST keeps only the names in its list.
-    kept = any(o.name in ("-E", "--preserve-env") and o.value is None for o in options)
-    if name == "sudo" and not kept:
+    preserves = any(o.name in ("-E", "--preserve-env") and o.value is None for o in options)
+    if name == "sudo" and not preserves:
         return (
             "'sudo' drops the environment that starts the recording; write 'sudo -E', or"
             " record as root with 'sudo spark-prof record …'"
@@ -183,8 +183,8 @@ def _behind_unknown(argv: Sequence[str], at: int) -> int:
     path = shutil.which(argv[at])
     if path is None or script_kind(Path(path)):
         return at
-    found = (n for n in range(at + 1, len(argv)) if _is_known(PurePath(argv[n]).name))
-    return next(found, at)
+    indexes = (n for n in range(at + 1, len(argv)) if _is_known(PurePath(argv[n]).name))
+    return next(indexes, at)
 
 
 def _is_known(name: str) -> bool:
@@ -208,8 +208,8 @@ def word_at(argv: Sequence[str], at: int) -> str:
 
 def look_up(word: str) -> Path:
     """The program that a word starts here; a CommandError that says why it is none."""
-    if found := shutil.which(word):
-        return Path(found)
+    if program := shutil.which(word):
+        return Path(program)
     if word.endswith((".py", ".sh")) and Path(word).is_file():
         why = f"is no program; write '{'python' if word.endswith('.py') else 'bash'} {word}'"
     elif " " in word:

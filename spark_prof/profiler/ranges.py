@@ -60,8 +60,8 @@ class CallMarker:
 
     def take_rows(self) -> npt.NDArray[np.void]:
         """Hands over the log as rows of pieces.EVENT_DTYPE and begins a new one."""
-        taken, self._log = self._log, array("q")
-        log = np.asarray(taken, dtype=np.int64)
+        events, self._log = self._log, array("q")
+        log = np.asarray(events, dtype=np.int64)
         rows = np.empty(len(log) // 2, EVENT_DTYPE)
         rows["time_ns"], rows["code"] = log[0 : 2 * len(rows) : 2], log[1::2]
         return rows

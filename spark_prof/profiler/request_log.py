@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_prof.profiler.scheduler_load import Load, LoadReader
+from spark_prof.profiler.scheduler_load import LoadReader, SchedulerLoad
 from spark_prof.vocabulary import FINISHES
 
 _REASONS = {name: code for code, name in enumerate(FINISHES) if name}
@@ -48,7 +48,7 @@ class _Entry:
 class ChosenBatch(NamedTuple):
     """What is known of a batch when it is chosen."""
 
-    load: Load
+    load: SchedulerLoad
     reading: dict[str, int]  # tokens by id of the requests that read in it
 
 
@@ -84,7 +84,7 @@ class RequestLog:
     def scheduled(self, output: Any, begin: int) -> ChosenBatch:
         """Follows a batch that was chosen from `begin` on."""
         for name in getattr(output, "finished_req_ids", None) or ():
-            self._done(name, self._last_ns or begin)
+            self._end_request(name, self._last_ns or begin)
         for name in getattr(output, "preempted_req_ids", None) or ():
             self._preempted(name, begin)
         for new in output.scheduled_new_reqs:
@@ -123,7 +123,7 @@ class RequestLog:
         self._last, self._last_ns = iteration, now
         for item in items:
             if item.finish_reason is not None:
-                self._done(item.request_id, now, item.finish_reason)
+                self._end_request(item.request_id, now, item.finish_reason)
 
     def take(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """The finished rows of both tables, which are then forgotten here."""
@@ -134,7 +134,7 @@ class RequestLog:
     def finish(self) -> None:
         """Writes what there is of the requests that are not done."""
         for name in list(self._entries):
-            self._done(name, 0, "")
+            self._end_request(name, 0, "")
 
     def number_of(self, name: str) -> int:
         """The number of a request that lives, in both tables; -1 for another."""
@@ -207,7 +207,7 @@ class RequestLog:
         self._steps.append((entry.number, entry.run_from, last, 0, tokens))
         entry.run_from, entry.last_token_ns = -1, now
 
-    def _done(self, name: str, end: int, reason: Any = None) -> None:
+    def _end_request(self, name: str, end: int, reason: Any = None) -> None:
         """Writes the row of a request that is done, or of which no more will be known."""
         entry = self._entries.pop(name, None)
         if entry is None:
@@ -238,8 +238,8 @@ class RequestLog:
 
 def log_requests(scheduler: Any) -> RequestLog | None:
     """A log of that scheduler; None where it does not show its requests as vLLM's does."""
-    known = ("requests", "running", "waiting")
-    return RequestLog(scheduler) if all(hasattr(scheduler, name) for name in known) else None
+    attributes = ("requests", "running", "waiting")
+    return RequestLog(scheduler) if all(hasattr(scheduler, name) for name in attributes) else None
 
 
 def _resumed(cached: Any) -> Collection[str]:

@@ -54,7 +54,7 @@ COMPOSE_SWITCHES = """
 -P -T -d -i -q --build --detach --interactive --no-TTY --no-deps --no-tty --quiet --quiet-build
 --quiet-pull --remove-orphans --rm --service-ports --use-aliases
 """
-KNOWN = frozenset((VALUED + SWITCHES + COMPOSE_VALUED + COMPOSE_SWITCHES).split())
+KNOWN_OPTIONS = frozenset((VALUED + SWITCHES + COMPOSE_VALUED + COMPOSE_SWITCHES).split())
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ def read_run(argv: Sequence[str], *, background: bool = False) -> RunLine:
     program = find_program(argv)
     start = find_run(argv, program)
     names = valued(start)
-    known = frozenset((names + (COMPOSE_SWITCHES if start.compose else SWITCHES)).split())
+    option_names = frozenset((names + (COMPOSE_SWITCHES if start.compose else SWITCHES)).split())
     options, end = scan_options(argv, start.begin, names)
     for option in options:
-        if option.name not in known and option.value is None:
+        if option.name not in option_names and option.value is None:
             # Both spellings are exact: the engines take --switch=true.
             spelling = f"{option.name}=VALUE, or {option.name}=true if it is a switch"
             if not option.name.startswith("--"):

@@ -16,7 +16,7 @@ _QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 _READY = ("WAITING", "PREEMPTED")  # statuses of a request that waits for nothing but its place
 
 
-class Load(NamedTuple):
+class SchedulerLoad(NamedTuple):
     """Requests and KV blocks at one batch; the columns of the `engine` table."""
 
     running: int = -1
@@ -52,19 +52,19 @@ class LoadReader:
 
     def facts(self) -> dict[str, int | bool]:
         """The scheduler's limits, as far as they are known."""
-        found = {
+        limits = {
             "max_num_batched_tokens": self._most_tokens,
             "max_num_seqs": self._most_running,
             # One block is vLLM's null block, which no request gets.
             "kv_blocks": self._blocks and self._blocks - 1,
             "kv_block_size": self._block_size,
         }
-        facts: dict[str, int | bool] = {name: value for name, value in found.items() if value}
+        facts: dict[str, int | bool] = {name: value for name, value in limits.items() if value}
         if isinstance(self._prefixes, bool):
             facts["prefix_caching"] = self._prefixes
         return facts
 
-    def read(self, output: Any, reading: int) -> Load:
+    def read(self, output: Any, reading: int) -> SchedulerLoad:
         """The load after a batch was chosen.
 
         Args:
@@ -76,7 +76,7 @@ class LoadReader:
         waiting = sum(len(getattr(scheduler, name)) for name in self._queues)
         free = int(self._free()) if self._free is not None else -1
         limit = self._limit(output, running, waiting, free, reading) if self._queues else UNKNOWN
-        return Load(running, waiting, free, limit)
+        return SchedulerLoad(running, waiting, free, limit)
 
     def _limit(self, output: Any, running: int, waiting: int, free: int, reading: int) -> int:
         if getattr(output, "preempted_req_ids", None):

@@ -53,7 +53,7 @@ def models_of(runner: Any) -> Iterator[tuple[str, Any]]:
     yield "", model
     for name in DRAFTERS:
         drafter: Any = getattr(getattr(runner, name, None), "model", None)
-        drafter = getattr(drafter, "unwrap", lambda found=drafter: found)()
+        drafter = getattr(drafter, "unwrap", lambda drafter_itself=drafter: drafter_itself)()
         if drafter is not model and hasattr(drafter, "named_modules"):
             yield DRAFTER, drafter
             return
@@ -64,10 +64,10 @@ def all_targets(runner: Any) -> list[MarkedModule]:
 
     What the drafter shares with the model, such as lm_head, is the model's.
     """
-    (_, model), *others = models_of(runner)
+    (_, model), *drafters = models_of(runner)
     marked = choose_targets(model, getattr(runner, "sampler", None))
     shared = {id(module) for _, module in model.named_modules()}
-    for prefix, drafter in others:
+    for prefix, drafter in drafters:
         for row in choose_targets(drafter):
             if id(row.owner) not in shared:
                 path = prefix.rstrip(".") if row.owner is drafter else prefix + row.path
@@ -97,10 +97,12 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
         inside = any(not root or path == root or path.startswith(root + ".") for root in compiled)
         type_name = type(module).__name__
         in_opaque_op = ".experts." in path or id(module) in in_runner
-        own = paths[id(module)]
-        wanted = _is_marked(path, type_name, module) and not _told_by_caller(own, types)
-        if (not inside or in_opaque_op) and wanted:
-            layer = -1 if len(own) > 1 and not in_opaque_op else layer_of(path)
+        module_paths = paths[id(module)]
+        marks_module = _is_marked(path, type_name, module) and not _told_by_caller(
+            module_paths, types
+        )
+        if (not inside or in_opaque_op) and marks_module:
+            layer = -1 if len(module_paths) > 1 and not in_opaque_op else layer_of(path)
             named = (path or "model", inside, type_name, layer, component_of(path, type_name))
             marked.append(MarkedModule(module, "forward", *named))
         for call in CALLS:
@@ -162,5 +164,5 @@ def _held_by_runners(model: Any) -> set[int]:
         if hasattr(module, MOE_RUNNER_ENTRY) and hasattr(module, "routed_experts")
     )
     return {
-        id(held) for runner in runners for _, held in runner.named_modules() if held is not runner
+        id(part) for runner in runners for _, part in runner.named_modules() if part is not runner
     }

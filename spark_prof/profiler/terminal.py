@@ -43,7 +43,7 @@ class Terminal:
         self._child = child
         self._say = say
         self._before_suspend = before_suspend
-        self._wanted = self._told = False
+        self._input_requested = self._key_mode_reported = False
         self._lent_at, self._seconds = 0.0, _LEAST_SECONDS
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="terminal", daemon=True)
@@ -84,12 +84,12 @@ class Terminal:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         while not self._closed.wait(_POLL_SECONDS):
             with suppress(OSError, termios.error):  # the terminal, or the command, is gone
-                found = os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WNOHANG)
-                if found is not None and found.si_status in (signal.SIGTTIN, signal.SIGTTOU):
-                    self._wanted = True
-                elif found is not None and found.si_status == signal.SIGTSTP and self._is_lent():
+                state = os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WNOHANG)
+                if state is not None and state.si_status in (signal.SIGTTIN, signal.SIGTTOU):
+                    self._input_requested = True
+                elif state is not None and state.si_status == signal.SIGTSTP and self._is_lent():
                     os.kill(os.getpid(), signal.SIGTSTP)  # Ctrl-Z reached the command alone
-                if self._wanted:
+                if self._input_requested:
                     self._lend()
                 elif self._is_lent():
                     self._take_back()
@@ -102,7 +102,7 @@ class Terminal:
             # In the background: the job stops as a whole, as it would without spark-prof.
             os.kill(os.getpid(), signal.SIGTTIN)
             return
-        self._wanted = False
+        self._input_requested = False
         now = time.monotonic()
         again = now - self._lent_at < 2 * _MOST_SECONDS
         self._seconds = min(2 * self._seconds, _MOST_SECONDS) if again else _LEAST_SECONDS
@@ -115,8 +115,8 @@ class Terminal:
         if mode & _USUAL == _USUAL:
             if time.monotonic() - self._lent_at >= self._seconds:
                 os.tcsetpgrp(self._terminal, os.getpgrp())
-        elif not mode & termios.ISIG and not self._told:
-            self._told = True
+        elif not mode & termios.ISIG and not self._key_mode_reported:
+            self._key_mode_reported = True
             self._say(
                 "the command reads the terminal key by key, Ctrl-C too; to end the recording "
                 f"first: kill -INT {os.getpid()}"

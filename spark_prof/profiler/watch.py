@@ -65,7 +65,7 @@ class Watcher:
     _pids: dict[str, int] = field(default_factory=dict)
     _code: int = 0
     _ends: dict[str, str] = field(default_factory=dict)
-    _said: str = ""
+    _line: str = ""
     _said_kind: str = ""
     _said_at: float = field(default_factory=time.monotonic)
 
@@ -76,20 +76,22 @@ class Watcher:
     def ranks(self) -> list[dict[str, Any]]:
         """The progress of every rank that has reported; on a full disk by its counts alone."""
         counted = read_counts(self.pieces)
-        found = {
+        progress_of = {
             path.name.split(".")[0]: json_object(path)
             for path in self.pieces.glob(progress_name("rank*"))
         }
         for name, counts in counted.items():
             if name.startswith("rank") and counts.ended:
                 ended = {"state": State.CLOSED.name, "recorded": counts.recorded, "finished": True}
-                found[name] = found.get(name, {}) | ended
-        return [value for _, value in sorted(found.items()) if value]
+                progress_of[name] = progress_of.get(name, {}) | ended
+        return [value for _, value in sorted(progress_of.items()) if value]
 
     def cut_short(self) -> str:
         """What ended the recording of a process that nobody had asked to end."""
-        said = (*self.pieces.glob(progress_name("*")),)
-        return next(filter(None, (str(json_object(p).get("ended") or "") for p in said)), "")
+        progress_files = (*self.pieces.glob(progress_name("*")),)
+        return next(
+            filter(None, (str(json_object(p).get("ended") or "") for p in progress_files)), ""
+        )
 
     def trouble(self) -> str:
         """Why the recording cannot go on: no room is left, or a process cannot record any more."""
@@ -112,7 +114,7 @@ class Watcher:
         """Whether every rank has recorded all the steps that were asked for."""
         return 0 < self.steps <= self.recorded()
 
-    def done(self) -> bool:
+    def all_finished(self) -> bool:
         """Whether every rank that writes here has written its last piece."""
         ranks = self.ranks()
         facts = json_files(self.pieces, "rank*.facts.json")
@@ -153,21 +155,21 @@ class Watcher:
             return
         if (
             kind != self._said_kind
-            or (line != self._said and now - self._said_at > _REPEAT_SECONDS / 5)
+            or (line != self._line and now - self._said_at > _REPEAT_SECONDS / 5)
             or (now - self._said_at > (_REPEAT_SECONDS if recording else _PATIENT_SECONDS))
         ):
             self.say(line)
-            self._said, self._said_kind, self._said_at = line, kind, now
+            self._line, self._said_kind, self._said_at = line, kind, now
 
     def _is_up(self) -> bool:
         """Whether the server answers; asked every other second, and no more once it has."""
         now = time.monotonic()
         if self.port and not self._up and now - self._asked_at > _ASKED_SECONDS:
             self._asked_at = now
-            asked = HTTPConnection("127.0.0.1", self.port, timeout=0.5)
-            with suppress(OSError, HTTPException), closing(asked):
-                asked.request("GET", "/health")
-                self._up = asked.getresponse().status == 200
+            connection = HTTPConnection("127.0.0.1", self.port, timeout=0.5)
+            with suppress(OSError, HTTPException), closing(connection):
+                connection.request("GET", "/health")
+                self._up = connection.getresponse().status == 200
         return self._up
 
     def settled(self) -> bool:
@@ -190,19 +192,19 @@ class Watcher:
             for name, pid in self._pids.items()
             if name in self._watched and not self._finished(name)
         }
-        found = late | {name: how for name, how in self._ends.items() if how}
+        ends = late | {name: how for name, how in self._ends.items() if how}
         if self._code:
             unseen = {path.name.split(".")[0] for path in self.pieces.glob("*.facts.json")}
             how = f"its command {how_it_ended(self._code)}"  # in a container, say
-            found |= {n: how for n in unseen - set(found) if not self._finished(n)}
-        return found
+            ends |= {n: how for n in unseen - set(ends) if not self._finished(n)}
+        return ends
 
     def ended(self, pid: int, code: int) -> None:
         """Takes in the exit code of the command, which the caller has waited for."""
         self._look_after_processes()
         self._code = code
-        for name, known in self._pids.items():
-            if known == pid:
+        for name, process_id in self._pids.items():
+            if process_id == pid:
                 self._ends[name] = self._how(name, pid, code)
 
     def clear(self) -> None:
@@ -277,8 +279,8 @@ class Watcher:
 
     def _finished(self, name: str) -> bool:
         counts = read_counts(self.pieces).get(name)
-        told = bool(json_object(self.pieces / progress_name(name)).get("finished"))
-        return told or (counts is not None and counts.ended)
+        finished = bool(json_object(self.pieces / progress_name(name)).get("finished"))
+        return finished or (counts is not None and counts.ended)
 
 
 def how_it_ended(code: int | None) -> str:
@@ -287,7 +289,7 @@ def how_it_ended(code: int | None) -> str:
         return "ended without a word"
     if code >= 0:
         return f"ended with exit code {code}"
-    named = {each.value: f" ({each.name})" for each in signal.Signals}
+    named = {number.value: f" ({number.name})" for number in signal.Signals}
     return f"was killed by signal {-code}{named.get(-code, '')}"
 
 

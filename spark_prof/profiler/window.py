@@ -51,7 +51,7 @@ class Stretches:
 WATCHED, TURN = 8, 256
 """Of so many steps in a row, so many are watched, once all kinds of steps have been."""
 
-_WANTED = {PREFILL: 8, DECODE: 16, MIXED: 8}
+_ALWAYS_WATCHED = {PREFILL: 8, DECODE: 16, MIXED: 8}
 """So many steps of each kind are watched when they come, whatever the turn."""
 
 _AT_ONCE = 8  # steps that are watched on once one was: to turn costs a millisecond or two
@@ -79,7 +79,7 @@ class Sampling:
         kind = phase, requests.bit_length()
         turn = self.position % TURN < WATCHED
         self.position += 1
-        if self.kinds[kind] < _WANTED[phase]:
+        if self.kinds[kind] < _ALWAYS_WATCHED[phase]:
             self.left = _AT_ONCE
         if not turn and not self.left:
             return Take.TIME
@@ -89,7 +89,7 @@ class Sampling:
 
 
 @dataclass
-class Window:
+class StepWindow:
     """The steps that a recording wants."""
 
     steps: int  # to watch, 0 for no limit
@@ -161,7 +161,7 @@ class _Size:
         self.settled |= self.passed >= _PATIENCE
 
 
-class SteadyWindow(Window):
+class SteadyWindow(StepWindow):
     """So many decode steps of each batch size in the steady state.
 
     Watched and timed steps take turns for each size anew. It closes after the sizes that were asked
@@ -170,15 +170,15 @@ class SteadyWindow(Window):
 
     def __init__(self, steps: int, stretches: Stretches, batch_sizes: tuple[int, ...] = ()) -> None:
         super().__init__(steps, decode_only=True, stretches=stretches)
-        self._wanted = batch_sizes
+        self._batch_sizes = batch_sizes
         self._sizes = defaultdict[int, _Size](lambda: _Size(replace(stretches)))
         self._latest: tuple[int, int] = (0, 0)
 
     def wants(self, batch: Batch, now_ns: int) -> Take:
-        """What happens to the step; see `Window`."""
+        """What happens to the step; see `StepWindow`."""
         number = batch.decode_requests if batch.phase == DECODE else 0
         (before, began), self._latest = self._latest, (number, now_ns)
-        if self.closed or not number or (self._wanted and number not in self._wanted):
+        if self.closed or not number or (self._batch_sizes and number not in self._batch_sizes):
             self.passed += 1
             return Take.SKIP
         size = self._sizes[number]
@@ -194,7 +194,7 @@ class SteadyWindow(Window):
         """Counts one watched step of the batch size that was asked for last."""
         self.recorded += 1
         self._sizes[self._latest[0]].recorded += 1
-        if self._wanted and all(
-            self._sizes[number].recorded >= self.steps > 0 for number in self._wanted
+        if self._batch_sizes and all(
+            self._sizes[number].recorded >= self.steps > 0 for number in self._batch_sizes
         ):
             self.closed = True

@@ -27,7 +27,7 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.window import Sampling, SteadyWindow, Stretches, Take, Window
+from spark_prof.profiler.window import Sampling, SteadyWindow, StepWindow, Stretches, Take
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
@@ -77,7 +77,7 @@ class WorkerRecording:
         self._backends: dict[str, Backend] = {}
         self._stage = Stage.NEW
         self._entered = False  # whether this recording's code runs
-        self._asked: str | None = None  # why it was asked to end; None as long as nobody has
+        self._stop_reason: str | None = None  # why it was asked to end; None as long as nobody has
         self.flush_when_idle = False  # leaves the last flush to whoever watches `wants_flush`
         self._open: tuple[Batch, int, bool, int] | None = None
         self._steps: list[tuple[int, ...]] = []
@@ -118,7 +118,7 @@ class WorkerRecording:
             "shutdown": self._around_shutdown,
             "profile": self._around_profile,
         }
-        self._undo = [wrap_method(self._worker, name, each) for name, each in around.items()]
+        self._undo = [wrap_method(self._worker, name, wrapper) for name, wrapper in around.items()]
         self._undo.append(before_torch_profiler(self._give_way))
 
     @property
@@ -129,7 +129,7 @@ class WorkerRecording:
     @property
     def stopping(self) -> bool:
         """Whether it has been asked to end, or ends by itself."""
-        return self._asked is not None or self.window.closed or self.failed
+        return self._stop_reason is not None or self.window.closed or self.failed
 
     def request_stop(self, why: str = "") -> None:
         """Asks to end after the running step; callable from any thread.
@@ -137,11 +137,11 @@ class WorkerRecording:
         Args:
             why: what ends it, unless it was asked to end.
         """
-        self._asked = self._asked or why
+        self._stop_reason = self._stop_reason or why
 
     def settle(self) -> None:
         """Ends the recording if it is to end, else writes what waits, between two steps."""
-        if self.idle and (self._asked is not None or self.wants_flush or self.failed):
+        if self.idle and (self._stop_reason is not None or self.wants_flush or self.failed):
             self.finish()
         elif self.rests:
             self._entered = True  # a flush may take longer than the next reminder to flush
@@ -174,7 +174,11 @@ class WorkerRecording:
         if self._graphs is not None:
             self._graphs.release()
         self.fence.call(
-            "progress", self.process.progress, self.window, finished=True, ended=self._asked or ""
+            "progress",
+            self.process.progress,
+            self.window,
+            finished=True,
+            ended=self._stop_reason or "",
         )
         self.process.counter.finish()
 
@@ -199,8 +203,10 @@ class WorkerRecording:
         if self._stage is not Stage.NEW or self.window.closed:
             return
         self._prepare()
-        wanted = self._settings
-        if not (wanted.warmup_steps or wanted.decode_only or wanted.steady or self.window.closed):
+        settings = self._settings
+        if not (
+            settings.warmup_steps or settings.decode_only or settings.steady or self.window.closed
+        ):
             self._watch()
 
     def _around_execute(
@@ -255,7 +261,7 @@ class WorkerRecording:
         if not output.total_num_scheduled_tokens:
             self._preempted += preempted_requests(output)
             return
-        if self._asked is not None or self.window.closed:
+        if self._stop_reason is not None or self.window.closed:
             self.finish()
             return
         batch = shared_batch(output)
@@ -319,7 +325,7 @@ class WorkerRecording:
         self._profiled += watched
         if self.window.counts(watched=watched):
             self.window.count()
-        if self._asked is not None:
+        if self._stop_reason is not None:
             self.window.closed = True
         if self.window.closed:
             # Now the GPU has just worked: when the next request comes it may have rested.
@@ -339,8 +345,8 @@ class WorkerRecording:
         if self.fence.call("counts", self.process.begin) is False:
             self.finish()
             return
-        found = self.fence.call("targets", marked_modules, self._worker)
-        model, marked = found or (None, phase_modules())
+        targets = self.fence.call("targets", marked_modules, self._worker)
+        model, marked = targets or (None, phase_modules())
         layers = None if model is None else self.fence.call("introspect", describe_layers, model)
         facts = self.fence.call("facts", engine_facts, self._worker) or {}
         with our_profiler():
@@ -370,9 +376,9 @@ class WorkerRecording:
 
     def _sample(self, backend: Backend) -> None:
         """Watches only some steps where that was asked for and the backend can pause."""
-        wanted = self._settings
-        chosen = wanted.stretch or wanted.steady or wanted.counters
-        if wanted.sampled and not chosen and hasattr(backend, "pause"):
+        settings = self._settings
+        chosen = settings.stretch or settings.steady or settings.counters
+        if settings.sampled and not chosen and hasattr(backend, "pause"):
             self.window.sampling = Sampling()
 
     def _watch(self) -> None:
@@ -428,11 +434,11 @@ class WorkerRecording:
         self._piece += 1
 
 
-def _window(settings: Settings) -> Window:
+def _window(settings: Settings) -> StepWindow:
     stretches = Stretches(settings.stretch, settings.period)
     if settings.steady:
         return SteadyWindow(settings.steps, stretches, settings.batch_sizes)
-    return Window(settings.steps, settings.warmup_steps, settings.decode_only, stretches)
+    return StepWindow(settings.steps, settings.warmup_steps, settings.decode_only, stretches)
 
 
 def _wait_for_gpu() -> None:

@@ -52,8 +52,8 @@ def _of_matrix(module: Any) -> Rounded:
     for holder in (getattr(module, "scheme", None), module.quant_method):
         for name in ("fp8_linear", "kernel"):
             kind = type(getattr(holder, name, None)).__name__
-            if found := KERNELS.get(kind.removesuffix("Kernel").removesuffix("Linear")):
-                return found
+            if rounding := KERNELS.get(kind.removesuffix("Kernel").removesuffix("Linear")):
+                return rounding
     return ""
 
 

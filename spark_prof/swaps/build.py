@@ -115,21 +115,21 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[Swapped
 
     Its weights are loaded but not laid out anew.
     """
-    found = []
-    seen: set[Swap] = set()
+    swapped = []
+    earlier: set[Swap] = set()
     for point in find_points(model):
-        wanted = {
+        swaps_here = {
             side: swap for side, swaps in sides.items() for swap in swaps if swap.slot == point.slot
         }
         # Where the process ends in a builder, the log's last line says in which.
-        for swap in {*wanted.values()} - seen:
-            seen.add(swap)
+        for swap in {*swaps_here.values()} - earlier:
+            earlier.add(swap)
             logger.info("%s", Progress("building", f"{swap.slot}={swap.kernel}"))
-        if wanted:
-            built = {swap: _built(point, swap) for swap in dict.fromkeys(wanted.values())}
-            choices = {side: built[swap] for side, swap in wanted.items()}
-            found.append(Swapped(point, wanted, choices))
-    return found
+        if swaps_here:
+            built = {swap: _built(point, swap) for swap in dict.fromkeys(swaps_here.values())}
+            choices = {side: built[swap] for side, swap in swaps_here.items()}
+            swapped.append(Swapped(point, swaps_here, choices))
+    return swapped
 
 
 def _built(point: SwapPoint, swap: Swap) -> Guarded:
@@ -144,9 +144,9 @@ def _built(point: SwapPoint, swap: Swap) -> Guarded:
                 layer = read_layer(point.name, point.module, point.slot)
             guarded.replacement = load_builder(swap.kernel)(layer)
     except Exception as error:  # somebody's own builder may raise anything
-        own = "" if isinstance(error, SparkProfError) else f"{type(error).__name__}: "
+        prefix = "" if isinstance(error, SparkProfError) else f"{type(error).__name__}: "
         # It may name the layer, and fails for all of them alike.
-        guarded.fail(own + str(error).replace(point.name, "the layer"), quiet=True)
+        guarded.fail(prefix + str(error).replace(point.name, "the layer"), quiet=True)
     else:
         if guarded.replacement is None:
             guarded.fail("it has none for this layer", quiet=True)

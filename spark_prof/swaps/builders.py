@@ -125,8 +125,8 @@ def _linear(
     def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return linear(x, packed, bias, None, configs[len(x)], dependent=True)
 
-    held = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
-    return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs))
+    memory = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
+    return Replacement(run, LARGEST_BATCH, bits, memory, line, _fits(configs))
 
 
 def _measured(weight: torch.Tensor, insist: bool) -> None:
@@ -159,9 +159,9 @@ def _normed_linear(
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return normed_linear(x, residual, norm, packed, bias, configs[len(x)], dependent=True)
 
-    held = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
+    memory = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
     line = line or f"norm and {form} {packed.rows} x {columns}, 1 to {LARGEST_BATCH} tokens"
-    return Replacement(run, LARGEST_BATCH, bits, held, line)
+    return Replacement(run, LARGEST_BATCH, bits, memory, line)
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
@@ -224,9 +224,9 @@ def _experts(
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
     biases = (packed.gate_up_bias, packed.down_bias)
     in_place = packed.gate_up.format == "bf16"
-    held = more + (0 if in_place else packed.gate_up.bytes + packed.down.bytes)
-    held += sum(bias.nbytes for bias in biases if bias is not None)
-    return Replacement(run, LARGEST_BATCH, "kept", held, line, _fits(configs))
+    memory = more + (0 if in_place else packed.gate_up.bytes + packed.down.bytes)
+    memory += sum(bias.nbytes for bias in biases if bias is not None)
+    return Replacement(run, LARGEST_BATCH, "kept", memory, line, _fits(configs))
 
 
 def _router(layer: RouterLayer) -> Replacement:
@@ -249,7 +249,9 @@ def _fits(configs: Mapping[int, object]) -> Callable[[int], bool] | None:
 def _chosen(choose: Callable[..., Choice[Config]], insist: bool) -> dict[int, Config]:
     """The configurations for the numbers of tokens for which the kernel is chosen."""
     chosen = {count: choose(count, insist=insist) for count in _COUNTS}
-    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
+    configs = {
+        count: choice.config for count, choice in chosen.items() if choice.config is not None
+    }
     if not configs:
         way_out = "" if insist else "; spark_prof! runs it where nobody measured it"
         raise KernelError(f"not chosen for any number of tokens: {chosen[1].why}{way_out}")

@@ -85,8 +85,8 @@ class EventMarks:
 
     def reached(self, mark: int) -> bool:
         """Whether the GPU has come to a mark; waits for nothing."""
-        found: bool = self._events[mark].query()
-        return found
+        is_reached: bool = self._events[mark].query()
+        return is_reached
 
     def hold(self, us: int) -> None:
         """Keeps the current stream busy for about that long, with a kernel that does nothing."""

@@ -163,10 +163,10 @@ def _cache_scales(attention: Any) -> tuple[float, float] | None:
     if getattr(attention, "calculate_kv_scales", False):  # until 0.27
         raise KernelError("the first step computes the scales of its KV cache")
     read = hasattr(attention, "k_scale")
-    found = [getattr(attention, f"{'' if read else '_'}{which}_scale") for which in "kv"]
-    if any(scale.numel() != 1 for scale in found):
+    scales = [getattr(attention, f"{'' if read else '_'}{which}_scale") for which in "kv"]
+    if any(scale.numel() != 1 for scale in scales):
         raise KernelError("its KV cache has a scale for each head")
-    k, v = (float(scale) for scale in found)
+    k, v = (float(scale) for scale in scales)
     if read and min(k, v) < 0:
         k = v = max(k, v) if max(k, v) > 0 else 1.0
     if not (0 < k < math.inf and 0 < v < math.inf):
@@ -176,10 +176,10 @@ def _cache_scales(attention: Any) -> tuple[float, float] | None:
 
 def _cos_sin(rotary: Any) -> torch.Tensor:
     """Its table in float32, rounded to bfloat16 as vLLM does; layers that share one share it."""
-    found: torch.Tensor | None = getattr(rotary, "spark_prof_cos_sin", None)
-    if found is None:
-        found = rotary.spark_prof_cos_sin = rotary.cos_sin_cache.bfloat16().float()
-    return found
+    table: torch.Tensor | None = getattr(rotary, "spark_prof_cos_sin", None)
+    if table is None:
+        table = rotary.spark_prof_cos_sin = rotary.cos_sin_cache.bfloat16().float()
+    return table
 
 
 class LayerPart(ABC):
@@ -194,20 +194,20 @@ class LayerPart(ABC):
     def stock(self, *arguments: Any) -> Any:
         """What vLLM's modules make of the arguments, none of which is written to."""
 
-    def arguments(self, *given: Any) -> tuple[Any, ...] | None:
+    def arguments(self, *inputs: Any) -> tuple[Any, ...] | None:
         """What the replacement gets; None where vLLM's own has to run."""
-        return given
+        return inputs
 
-    def call(self, x: torch.Tensor, *others: Any) -> Any:
+    def call(self, x: torch.Tensor, *further: Any) -> Any:
         """The part's result on the active side."""
         guarded = self.choices.get(plain_side(SIDES.active))
         if guarded is not None and x.ndim == 2 and guarded.takes(len(x)):
-            arguments = self.arguments(x.contiguous(), *others)
+            arguments = self.arguments(x.contiguous(), *further)
             if arguments is not None:
                 result = self.run(guarded, *arguments)
                 if result is not NOT_TAKEN:
                     return result
-        return self.stock(x, *others)
+        return self.stock(x, *further)
 
     def run(self, guarded: Guarded, *arguments: Any) -> Any:
         """The replacement's result; a method, so that the recorder can mark its calls."""
@@ -253,14 +253,14 @@ class NormedMatrix(LayerPart):
         return x, None if residual is None else residual.contiguous(), bias
 
 
-class Attention(LayerPart):
+class AttentionPart(LayerPart):
     """From qkv on: norms of heads, rotation, KV cache, attention."""
 
     def stock(self, qkv: torch.Tensor, positions: torch.Tensor) -> Any:
         """As vLLM has it."""
         module = self.modules.attention
         widths = (module.q_size, module.kv_size, module.kv_size)
-        q, k, v = (each.contiguous() for each in qkv.split(widths, dim=-1))
+        q, k, v = (part.contiguous() for part in qkv.split(widths, dim=-1))
         for which in ("q_norm", "k_norm"):
             norm = getattr(module, which, None)
             if norm is not None:
@@ -311,7 +311,7 @@ class NormedExperts(LayerPart):
 
 
 _KINDS: Mapping[Part, type[LayerPart]] = dict(
-    zip(PARTS, (NormedMatrix, Attention, NormedExperts), strict=True)
+    zip(PARTS, (NormedMatrix, AttentionPart, NormedExperts), strict=True)
 )
 
 
@@ -342,9 +342,9 @@ def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> 
     names = [name for name in order.parameters if name != "self"]
 
     def forward(*arguments: Any, **named: Any) -> Any:
-        given = dict(zip(names, arguments, strict=False)) | named
-        qkv, residual = matrix(given["hidden_states"], given["residual"])
-        attended = attention(qkv, given["positions"])
+        inputs = dict(zip(names, arguments, strict=False)) | named
+        qkv, residual = matrix(inputs["hidden_states"], inputs["residual"])
+        attended = attention(qkv, inputs["positions"])
         return experts(product_of(o_proj(attended)), residual)
 
     layer.forward, layer.spark_prof_parts = forward, calls

@@ -56,8 +56,8 @@ def _fill_nvfp4_scales(scales: torch.Tensor, numbers: torch.Generator) -> float:
     """E4M3 scales of blocks of codes; returns the standard deviation of code * scale."""
     low, high = _E4M3_SCALES
     scales.view(torch.uint8).random_(low, high, generator=numbers)
-    each = torch.arange(low, high, dtype=torch.uint8).view(torch.float8_e4m3fn)
-    return _E2M1_RMS * float(e4m3_decode(each).square().mean().sqrt())
+    codes = torch.arange(low, high, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    return _E2M1_RMS * float(e4m3_decode(codes).square().mean().sqrt())
 
 
 def _fill_mxfp4_scales(scales: torch.Tensor, spread: float, numbers: torch.Generator) -> None:
@@ -69,9 +69,9 @@ def _fill_mxfp4_scales(scales: torch.Tensor, spread: float, numbers: torch.Gener
 def _fill_fp8(values: torch.Tensor, numbers: torch.Generator) -> float:
     """Normally distributed E4M3 values; returns their standard deviation."""
     flat = values.view(-1)
-    made = torch.empty(min(_CHUNK, flat.numel()), dtype=torch.float32, device=flat.device)
+    buffer = torch.empty(min(_CHUNK, flat.numel()), dtype=torch.float32, device=flat.device)
     for part in flat.split(_CHUNK):
-        some = made[: part.numel()]
+        some = buffer[: part.numel()]
         some.normal_(0, _FP8_STEP, generator=numbers).clamp_(-448, 448)
         part.copy_(some)
     return _FP8_STEP
@@ -239,8 +239,8 @@ def _logit_weights(model: Any) -> set[int]:
         kinds = _kinds(module)
         if "VocabParallelEmbedding" not in kinds:
             continue
-        found = heads if "ParallelLMHead" in kinds else embeddings
-        found |= {tensor.data_ptr() for tensor in module.parameters(recurse=False)}
+        addresses = heads if "ParallelLMHead" in kinds else embeddings
+        addresses |= {tensor.data_ptr() for tensor in module.parameters(recurse=False)}
     return heads or embeddings
 
 

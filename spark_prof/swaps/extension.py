@@ -56,12 +56,12 @@ def _embeddings(model: Any) -> Iterator[torch.Tensor]:
         VocabParallelEmbedding,
     )
 
-    seen: set[int] = set()
+    addresses: set[int] = set()
     for module in model.modules():
         if isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead):
             weight = getattr(module, "weight", None)
-            if isinstance(weight, torch.Tensor) and weight.data_ptr() not in seen:
-                seen.add(weight.data_ptr())
+            if isinstance(weight, torch.Tensor) and weight.data_ptr() not in addresses:
+                addresses.add(weight.data_ptr())
                 yield weight
 
 

@@ -29,7 +29,7 @@ TRIAL = "trial"
 HUNG = 86
 """Exit code of a process whose kernel never came back."""
 
-_SAID: set[tuple[str, str]] = set()
+_REPORTED: set[tuple[str, str]] = set()
 
 logger = logging.getLogger("vllm.spark_prof")
 """A child of vLLM's logger, so that its lines look like vLLM's own."""
@@ -80,10 +80,10 @@ class Guarded:
         """Turns the kernel off; says so once a kernel and reason, unless somebody else does."""
         self.why = " ".join(why.split())[:400]
         self.replacement = None
-        said = (self.kernel, self.why)
-        if quiet or said in _SAID:
+        key = (self.kernel, self.why)
+        if quiet or key in _REPORTED:
             return
-        _SAID.add(said)
+        _REPORTED.add(key)
         logger.warning(
             "%s: vLLM's own kernel runs from now on, here and where this happens again: %s",
             self.label, self.why,

@@ -113,9 +113,9 @@ def second_copy(state: Installed) -> int:
 
 def summarize(state: Installed) -> None:
     """One line in vLLM's log for each side and slot, and one for each reason against a kernel."""
-    asked = [(side, swap) for side, swaps in state.settings.sides.items() for swap in swaps]
+    pairs = [(side, swap) for side, swaps in state.settings.sides.items() for swap in swaps]
     logger.info("%s", ALL_LIVE)
-    for side, swap in asked:
+    for side, swap in pairs:
         places = [place for place in state.places if place.swaps.get(side) == swap]
         failed: dict[str, list[str]] = {}
         for place in places:
@@ -128,10 +128,10 @@ def summarize(state: Installed) -> None:
             error, kind = place.choices[side].error, place.point.kind
             if error is not None and kind in PARTS:
                 off[kind] = max(off.get(kind, 0.0), error.relative_l2)
-        said = ", ".join(f"{part} {error:.2%}" for part, error in off.items())
+        errors = ", ".join(f"{part} {error:.2%}" for part, error in off.items())
         logger.info(
             "%s runs in %d of %d layers (side %s)%s",
-            text, live, len(places), side, f"; at most off on trial: {said}" if said else "",
+            text, live, len(places), side, f"; at most off on trial: {errors}" if errors else "",
         )  # fmt: skip
         for why, names in failed.items():
             logger.warning(

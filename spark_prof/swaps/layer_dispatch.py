@@ -34,7 +34,7 @@ class _LinearBody:
 
     def __init__(self, layer: Any, choices: Choices) -> None:
         self._layer = layer
-        self._own = layer.quant_method.apply
+        self._stock = layer.quant_method.apply
         self._choices = choices
 
     def run(self, x: torch.Tensor, bias: torch.Tensor | None) -> Any:
@@ -46,7 +46,7 @@ class _LinearBody:
             y = guarded.run(SIDES.active, flat, bias)
             if y is not NOT_TAKEN:
                 return y.reshape(*x.shape[:-1], y.shape[-1])
-        return self._own(self._layer, x, bias)
+        return self._stock(self._layer, x, bias)
 
 
 def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
@@ -182,8 +182,8 @@ def swap_choice(point: SwapPoint, choices: Choices) -> None:
 class _NormBody:
     """What a swapped norm computes."""
 
-    def __init__(self, own: Callable[..., Any], choices: Choices) -> None:
-        self._own = own
+    def __init__(self, stock: Callable[..., Any], choices: Choices) -> None:
+        self._stock = stock
         self._choices = choices
 
     def run(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
@@ -197,7 +197,7 @@ class _NormBody:
                 return result.reshape(x.shape)
             if result is not NOT_TAKEN:
                 return tuple(part.reshape(x.shape) for part in result)
-        return self._own(x) if residual is None else self._own(x, residual)
+        return self._stock(x) if residual is None else self._stock(x, residual)
 
 
 def swap_norm(point: SwapPoint, choices: Choices, compiled: bool) -> None:
@@ -208,8 +208,8 @@ def swap_norm(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     engines.
     """
     module = point.module
-    own = _not_in_place(module) if compiled else module._forward_method
-    body = module.spark_prof_body = _NormBody(own, choices)
+    stock = _not_in_place(module) if compiled else module._forward_method
+    body = module.spark_prof_body = _NormBody(stock, choices)
     if not compiled:
         module._forward_method = body.run
         return
@@ -227,12 +227,12 @@ def _not_in_place(module: Any) -> Callable[..., Any]:
     """What vLLM has for a norm, without writing to its arguments, as an operator may not."""
     kernel = module.forward_cuda if module.weight.is_cuda else module.forward_native
 
-    def own(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+    def stock(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         if residual is None:
             return kernel(x.clone())
         return kernel(x.clone(), residual.clone())
 
-    return own
+    return stock
 
 
 _BODIES: dict[int, _LinearBody | _NormBody] = {}

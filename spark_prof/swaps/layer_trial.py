@@ -16,7 +16,7 @@ from spark_prof.kernels.check.verdict import Judgement, judge
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.decoder_layer import LayerModules, part_body, product_of, read_part
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline
-from spark_prof.swaps.trial_work import ALIKE, LARGE, PLAIN, Rows, Work, made_tokens
+from spark_prof.swaps.trial_work import LARGE, PLAIN, SAME_TOKEN, Rows, TrialWork, made_tokens
 
 _CLEAR = 2.0**-4
 """How far apart, over the largest, the last expert that is taken and the next one have to be: many
@@ -26,7 +26,7 @@ _TRIED = 8
 """Tokens that are made for each that is kept, as not every one's experts are clear."""
 
 
-def works_of_part(point: SwapPoint) -> tuple[Work, ...]:
+def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
     """How a part is tried, with and without a residual; attention is tried by `try_attention`."""
     modules = LayerModules.of(point.module)
     if point.kind == "attention" or modules is None:
@@ -39,7 +39,7 @@ def works_of_part(point: SwapPoint) -> tuple[Work, ...]:
     def both(count: int, kind: str) -> Rows:
         return (*tokens(count, kind), *tokens(count, kind, seed=1))
 
-    def own(x: torch.Tensor, residual: torch.Tensor | None, *_: Any) -> Any:
+    def stock_result(x: torch.Tensor, residual: torch.Tensor | None, *_: Any) -> Any:
         part = part_body(point.module, point.kind, {})  # type: ignore[arg-type]
         return getattr(point.module, "spark_prof_parts", {}).get(point.kind, part.stock)(
             x, residual
@@ -47,27 +47,27 @@ def works_of_part(point: SwapPoint) -> tuple[Work, ...]:
 
     if experts:
         clear = partial(_clear, modules, both)
-        return (Work((width, "experts"), clear, (), own, (LARGE, ALIKE)),)
+        return (TrialWork((width, "experts"), clear, (), stock_result, (LARGE, SAME_TOKEN)),)
     bias = getattr(modules.attention.qkv_proj, "bias", None)
     fixed = (bias.detach() if isinstance(bias, torch.Tensor) else None,)
     return (
-        Work((width, "first"), tokens, (None, *fixed), own),
-        Work((width, "residual"), both, fixed, own),
+        TrialWork((width, "first"), tokens, (None, *fixed), stock_result),
+        TrialWork((width, "residual"), both, fixed, stock_result),
     )
 
 
 def _clear(modules: LayerModules, make: Callable[[int, str], Rows], count: int, kind: str) -> Rows:
     """Tokens whose experts are no matter of rounding: else two right kernels choose others."""
-    rows = make(_TRIED * count, PLAIN if kind == ALIKE else kind)
-    normed = modules.second_norm(*(each.clone() for each in rows))[0]
+    rows = make(_TRIED * count, PLAIN if kind == SAME_TOKEN else kind)
+    normed = modules.second_norm(*(part.clone() for part in rows))[0]
     logits = product_of(modules.gate(normed)).float()
     top = int(modules.mlp.experts.router.top_k)
     best = logits.topk(top + 1).values
     gap = best[:, top - 1] - best[:, top]
-    found = (gap > _CLEAR * best.abs().amax(-1)).nonzero()[:, 0]
-    index = found if found.numel() else gap.argmax()[None]
-    at = torch.arange(1 if kind == ALIKE else count, device=index.device) % len(index)
-    return tuple(each[index[at]].expand(count, -1).contiguous() for each in rows)
+    clear_rows = (gap > _CLEAR * best.abs().amax(-1)).nonzero()[:, 0]
+    index = clear_rows if clear_rows.numel() else gap.argmax()[None]
+    at = torch.arange(1 if kind == SAME_TOKEN else count, device=index.device) % len(index)
+    return tuple(part[index[at]].expand(count, -1).contiguous() for part in rows)
 
 
 _SMALLEST = 1e-12
@@ -92,18 +92,18 @@ def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
             layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16,
             fp8=layer.fp8_scales is not None, codes=1 / min(layer.fp8_scales or (1,)),
         )  # fmt: skip
-        given = case.arguments(str(device))
-        before = tuple(copies(given))
+        arguments = case.arguments(str(device))
+        before = tuple(copies(arguments))
         with deadline(seconds, f"{guarded.label} has not ended"):
-            out = guarded.run(TRIAL, *given)
+            out = guarded.run(TRIAL, *arguments)
             if device.type == "cuda":
                 torch.cuda.synchronize()
         if out is NOT_TAKEN:
             return
         judged = partial(_judged, errors, case.label)
-        said = judge_attention(layer, before, (out, *given[2:4]), judged).detail
-        if said:
-            guarded.fail(f"on trial with {len(lengths)} requests: {said}", quiet=True)
+        problem = judge_attention(layer, before, (out, *arguments[2:4]), judged).detail
+        if problem:
+            guarded.fail(f"on trial with {len(lengths)} requests: {problem}", quiet=True)
             return
     guarded.error = max(errors, key=lambda error: error.relative_l2)
 

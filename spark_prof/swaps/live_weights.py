@@ -121,8 +121,8 @@ def stored_as(module: Any, rows: Mapping[str, StoredAs]) -> StoredAs:
     """The row of a module, a torch.nn.Module with a quantization method."""
     method = method_of(module)
     if method not in rows:
-        known = ", ".join(sorted({row.format for row in rows.values()} - {"plain"}))
-        raise KernelError(f"{method} is not read; {known} of vLLM's own classes are")
+        formats = ", ".join(sorted({row.format for row in rows.values()} - {"plain"}))
+        raise KernelError(f"{method} is not read; {formats} of vLLM's own classes are")
     return rows[method]
 
 
@@ -207,8 +207,8 @@ def _int4(module: Any, stored: StoredAs) -> Int4Groups:
         codes = _nibbles(words) if by_row else _awq(words)
     zeros = torch.full_like(scales, 8, dtype=torch.uint8, memory_format=torch.contiguous_format)
     if isinstance(getattr(module, stored.zeros, None), torch.Tensor):
-        given = parameter(module, stored.zeros)
-        zeros = _nibbles(given.T).T if by_row else _awq(given)
+        zero_words = parameter(module, stored.zeros)
+        zeros = _nibbles(zero_words.T).T if by_row else _awq(zero_words)
     group = -(-columns // scales.shape[1])
     return Int4Groups(pack_nibbles(codes), scales.contiguous(), zeros.contiguous(), group)
 
@@ -376,8 +376,8 @@ def extent_of(module: Any, stored: StoredAs) -> Extent:
     intermediate = padded
     if config.tp_size == 1:
         block = _BLOCKS[stored.format]
-        own = config.intermediate_size_per_partition_unpadded
-        intermediate = min(padded, -(-own // block) * block)
+        unpadded = config.intermediate_size_per_partition_unpadded
+        intermediate = min(padded, -(-unpadded // block) * block)
     hidden = min(config.hidden_dim, config.hidden_dim_unpadded or config.hidden_dim)
     return Extent(hidden, intermediate, halves, module.activation.value == "swigluoai")
 
@@ -429,8 +429,8 @@ def _activation(module: Any) -> Activation:
     if name == "relu2_no_mul":
         return Activation("relu2")
     if name == "swigluoai" and beta in (None, 1.0):
-        given = Activation("swiglu")
-        return Activation("swiglu", alpha or given.alpha, limit or given.limit)
+        default = Activation("swiglu")
+        return Activation("swiglu", alpha or default.alpha, limit or default.limit)
     if name == "swigluoai_uninterleave" and alpha and limit and beta == 1.0:
         return Activation("swiglu", alpha, limit)
     raise KernelError(

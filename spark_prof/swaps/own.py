@@ -44,9 +44,9 @@ def load_builder(kernel: str) -> Builder:
     brought = {point.name: point for point in entry_points(group=GROUP)}
     if kernel in brought:
         return _checked(kernel, _from_entry_point(brought[kernel]))
-    known = [*BUILDERS, *sorted(brought)]
-    near = get_close_matches(kernel, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"give {', '.join(known)} or FILE.py:FUNCTION"
+    names = [*BUILDERS, *sorted(brought)]
+    near = get_close_matches(kernel, names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"give {', '.join(names)} or FILE.py:FUNCTION"
     raise CommandError(f"there is no kernel {kernel}; {hint}")
 
 
@@ -71,10 +71,10 @@ def _from_file(path: Path, function: str) -> Any:
         if isinstance(error, KeyboardInterrupt):
             raise
         raise CommandError(f"{path} cannot be loaded: {reason(error)}") from error
-    found = getattr(module, function, None)
-    if found is None:
+    builder = getattr(module, function, None)
+    if builder is None:
         raise CommandError(f"{path} has no function {function or '(none was named)'}")
-    return found
+    return builder
 
 
 def _from_entry_point(point: EntryPoint) -> Any:
@@ -85,13 +85,13 @@ def _from_entry_point(point: EntryPoint) -> Any:
         raise CommandError(f"{point.name}: {where} cannot be loaded: {reason(error)}") from error
 
 
-def _checked(kernel: str, found: Any) -> Builder:
+def _checked(kernel: str, builder: Any) -> Builder:
     """A builder whose answer is what it must be."""
-    if not callable(found):
-        raise CommandError(f"{kernel} is not a function; it is of type {type(found).__name__}")
+    if not callable(builder):
+        raise CommandError(f"{kernel} is not a function; it is of type {type(builder).__name__}")
 
     def build(layer: Layer) -> Replacement | None:
-        answer = found(layer)
+        answer = builder(layer)
         if answer is not None and not isinstance(answer, Replacement):
             raise KernelError(
                 f"{kernel} returned a {type(answer).__name__}; a builder returns a"

@@ -16,8 +16,8 @@ class Progress:
     kernel: str  # SLOT=NAME; empty when all are in their layers, and whatever follows is no one's
 
     def __str__(self) -> str:
-        shown = f"{self.doing} {self.kernel}" if self.doing else "all swaps are in their layers"
-        return f"{shown}{_MARK}{json.dumps(asdict(self))}"
+        text = f"{self.doing} {self.kernel}" if self.doing else "all swaps are in their layers"
+        return f"{text}{_MARK}{json.dumps(asdict(self))}"
 
 
 ALL_LIVE = Progress("", "")

@@ -111,7 +111,7 @@ class TappedRequest:
     sampled: int = 0
 
 
-class Recording:
+class LogitRecording:
     """Keeps logits in the host's memory until they are written, if this rank keeps any."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Recording:
             raise CommandError(one_line(f"{self._path} cannot be written: {error}")) from error
 
 
-class Comparison:
+class LogitComparison:
     """Compares logits with those of a file, which stay on disk until they are needed.
 
     A rank that does not compare only forces tokens.
@@ -214,7 +214,7 @@ class Comparison:
         """Nothing is to be written."""
 
 
-Use = Recording | Comparison
+Use = LogitRecording | LogitComparison
 """Takes the logits of sampled tokens and says which tokens they shall be."""
 
 
@@ -231,7 +231,7 @@ class _Tapping:
         self.use = use
         self._runner = runner
         self._limit = limit
-        self._known: dict[str, TappedRequest] = {}
+        self._requests: dict[str, TappedRequest] = {}
         self._positions: dict[str, int] = {}  # of a step that has begun and has no logits yet
         self._order: list[str] | None = None
         self._faults: list[str] = []
@@ -262,10 +262,10 @@ class _Tapping:
         """Reads a vllm.v1.core.sched.output.SchedulerOutput."""
         for new in output.scheduled_new_reqs:
             # The second model runner is given a preempted request as a new one.
-            if new.req_id not in self._known:
+            if new.req_id not in self._requests:
                 prompt = new.prompt_token_ids or []
-                number, checksum = len(self._known), checksum_of(prompt)
-                self._known[new.req_id] = TappedRequest(number, len(prompt), checksum)
+                number, checksum = len(self._requests), checksum_of(prompt)
+                self._requests[new.req_id] = TappedRequest(number, len(prompt), checksum)
         cached = output.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
@@ -284,7 +284,7 @@ class _Tapping:
             raise CommandError(f"{len(logits)} rows of logits came for {len(order)} requests")
         rows, requests = [], []
         for row, name in enumerate(order):
-            request = self._known.get(name)
+            request = self._requests.get(name)
             if request is None or request.number >= self._limit:
                 continue
             # Part of a prompt has a row too, but no token is sampled from it.
@@ -344,9 +344,9 @@ class Tap:
     def _use(self, mode: str, path: str, text: Mapping[int, Sequence[int]]) -> Use:
         _refuse_other_engines(self._worker)
         if mode == "record":
-            return Recording(Path(path), keeps=self._first, text=text)
+            return LogitRecording(Path(path), keeps=self._first, text=text)
         if mode == "compare":
-            return Comparison(Path(path), compares=self._first)
+            return LogitComparison(Path(path), compares=self._first)
         raise CommandError(f"there is no tap {mode}; give record, compare or off")
 
     def _around_execute(

@@ -30,7 +30,7 @@ from spark_prof.swaps.trial_work import (
     ZEROS,
     Fenced,
     Rows,
-    Work,
+    TrialWork,
     compare_rows,
     fingerprint,
     row_floors,
@@ -56,7 +56,7 @@ class _Engine:
 
     config: Any
     seconds: float
-    said: set[tuple[str, str]]
+    reported: set[tuple[str, str]]
 
     @property
     def most(self) -> int:
@@ -71,20 +71,20 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
     methods. A kernel that does not come back in so many seconds ends the process.
     """
     engine = _Engine(vllm_config, seconds, set())
-    found: list[tuple[Guarded, SwapPoint, tuple[Work, ...], tuple[Any, ...]]] = []
+    trials: list[tuple[Guarded, SwapPoint, tuple[TrialWork, ...], tuple[Any, ...]]] = []
     for guarded, point in _live(swapped):
         with _blamed(guarded):
             guarded.rounded = rounded_by(point)
             works = works_of_part(point) if point.kind in PARTS else works_of(point)
             shapes = tuple(work.shape for work in works)
-            found.append((guarded, point, works, (point.slot, point.kind, guarded.kernel, shapes)))
-    last = {key: at for at, (*_, key) in enumerate(found)}
-    seen = set()
-    for at, (guarded, point, works, key) in enumerate(found):
-        extended = key not in seen or at == last[key]
-        if key not in seen:
+            trials.append((guarded, point, works, (point.slot, point.kind, guarded.kernel, shapes)))
+    last = {key: at for at, (*_, key) in enumerate(trials)}
+    earlier = set()
+    for at, (guarded, point, works, key) in enumerate(trials):
+        extended = key not in earlier or at == last[key]
+        if key not in earlier:
             logger.info("%s", Progress("trying", guarded.kernel))
-        seen.add(key)
+        earlier.add(key)
         with _blamed(guarded), torch.inference_mode():
             before = fingerprint(point.module)
             if point.kind == "attention":
@@ -127,7 +127,7 @@ class _Reference:
     rows: Rows
     expected: list[torch.Tensor]
     floors: list[float]
-    own: bool  # whether vLLM's kernel computed them, and not the replacement
+    is_stock: bool  # whether vLLM's kernel computed them, and not the replacement
 
 
 class _Trial:
@@ -137,7 +137,13 @@ class _Trial:
     """
 
     def __init__(
-        self, guarded: Guarded, point: SwapPoint, work: Work, engine: _Engine, *, extended: bool
+        self,
+        guarded: Guarded,
+        point: SwapPoint,
+        work: TrialWork,
+        engine: _Engine,
+        *,
+        extended: bool,
     ) -> None:
         assert guarded.replacement is not None
         self._guarded, self._work, self._engine, self._extended = guarded, work, engine, extended
@@ -150,10 +156,10 @@ class _Trial:
         if not self.counts:
             self._guarded.fail("it takes no number of tokens that runs", quiet=True)
             return
-        own = True
+        is_stock = True
         with suppress(_Wrong):
-            own = self._try_all_numbers()
-        if self._guarded.live and own:
+            is_stock = self._try_all_numbers()
+        if self._guarded.live and is_stock:
             self._guarded.error = self._error
 
     def _try_all_numbers(self) -> bool:
@@ -167,7 +173,7 @@ class _Trial:
         least = fenced[self.counts[0]]
         least.fill(_cut(rows, 0, self.counts[0]))
         first = [  # what takes seconds is off before anything else is computed
-            [each.clone() for each in self._replaced(least.arguments, again)]
+            [tensor.clone() for tensor in self._replaced(least.arguments, again)]
             for again in (False, True)
         ]
         plain = self._reference(PLAIN, rows)
@@ -188,7 +194,7 @@ class _Trial:
             at = -(-(at + count) // 8) * 8
         few = max((count for count in self.counts if count <= _FEW), default=0)
         if few and ZEROS in self._work.kinds:
-            rows = tuple(each[:few].clone() for each in plain.rows)
+            rows = tuple(tensor[:few].clone() for tensor in plain.rows)
             rows[0][3:] = 0  # as in a CUDA graph that is replayed with fewer tokens than it is of
             padded = self._reference("tokens of zeros behind three others", rows, plain.floors)
             self._call(fenced[few], padded, torch.arange(few))
@@ -200,7 +206,7 @@ class _Trial:
             reference = self._reference(kind, self._work.rows(max(counts), kind), plain.floors)
             for count in counts:
                 self._call(fenced[count], reference, torch.arange(count))
-        return plain.own
+        return plain.is_stock
 
     def _reference(self, kind: str, rows: Rows, floors: list[float] | None = None) -> _Reference:
         """What vLLM's kernel makes of tokens.
@@ -209,20 +215,20 @@ class _Trial:
         which it computes something else is found still.
         """
         size, most = len(rows[0]), self._engine.most
-        parts = [self.own(_cut(rows, at, at + most)) for at in range(0, size, most)]
+        parts = [self.stock_results(_cut(rows, at, at + most)) for at in range(0, size, most)]
         whole = [part for part in parts if part is not None]
-        own = len(whole) == len(parts)
-        if not own:
+        is_stock = len(whole) == len(parts)
+        if not is_stock:
             most = max(count for count in self.counts if count <= size)
             starts = [(at, min(at, size - most)) for at in range(0, size, most)]
             whole = []
             for at, start in starts:
                 part = self._replaced((*_cut(rows, start, start + most), *self._work.fixed))
-                whole.append([each[at - start :].clone() for each in part])
-        expected = [torch.cat(each) for each in zip(*whole, strict=True)]
-        return _Reference(kind, rows, expected, floors or row_floors(expected), own)
+                whole.append([tensor[at - start :].clone() for tensor in part])
+        expected = [torch.cat(tensors) for tensors in zip(*whole, strict=True)]
+        return _Reference(kind, rows, expected, floors or row_floors(expected), is_stock)
 
-    def own(self, rows: Rows) -> list[torch.Tensor] | None:
+    def stock_results(self, rows: Rows) -> list[torch.Tensor] | None:
         """What vLLM's kernel returns, None where it wants more of an engine than there is yet."""
         from vllm.config import set_current_vllm_config
         from vllm.forward_context import set_forward_context
@@ -232,16 +238,16 @@ class _Trial:
                 set_current_vllm_config(self._engine.config),
                 set_forward_context(None, self._engine.config, num_tokens=len(rows[0])),
             ):
-                copies = tuple(each.clone() for each in rows)
-                return self._work.results(self._work.own(*copies, *self._work.fixed))
+                copies = tuple(tensor.clone() for tensor in rows)
+                return self._work.results(self._work.stock(*copies, *self._work.fixed))
         except Exception as error:
-            said = (self._guarded.kernel, f"{type(error).__name__}: {error}")
-            if said not in self._engine.said:
-                self._engine.said.add(said)
+            key = (self._guarded.kernel, f"{type(error).__name__}: {error}")
+            if key not in self._engine.reported:
+                self._engine.reported.add(key)
                 logger.warning(
                     "%s: vLLM's own kernel cannot run alone, so the results for different numbers"
                     " of tokens are compared with each other only: %s",
-                    self._guarded.label, said[1],
+                    self._guarded.label, key[1],
                 )  # fmt: skip
             return None
 
@@ -258,11 +264,11 @@ class _Trial:
             raise _Wrong
         if again and count <= _FEW and took > _SLOW_SECONDS:
             self._off(f"a call took {took:.1f} s", count)
-        found = self._work.results(result)
-        if any(len(each) != count for each in found):
-            shapes = ", ".join(str(tuple(each.shape)) for each in found)
+        tensors = self._work.results(result)
+        if any(len(tensor) != count for tensor in tensors):
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
             raise ValueError(f"it returns {shapes} for {_rows(count)}")
-        return found
+        return tensors
 
     def _call(
         self, fenced: Fenced, reference: _Reference, index: torch.Tensor, *, again: bool = False
@@ -284,14 +290,14 @@ class _Trial:
         """Keeps the error of a call's worst row; raises _Wrong if that, or the call, is wrong."""
         count, index = len(index), index.to(reference.rows[0].device)
         what = f"{_rows(count)} ({reference.kind}{how})"
-        expected = [each.index_select(0, index) for each in reference.expected]
-        of = (*self._what, self._guarded.rounded if reference.own else "")
+        expected = [tensor.index_select(0, index) for tensor in reference.expected]
+        of = (*self._what, self._guarded.rounded if reference.is_stock else "")
         bounds = layer_bound(*of), element_bound(*of)
         try:
             error = compare_rows(result, expected, reference.floors, bounds, what)
-            if error.beyond and reference.own:
+            if error.beyond and reference.is_stock:
                 # Of as many rows vLLM's may be another kernel, such as one that quantizes them.
-                same = self.own(_pick(reference.rows, index))
+                same = self.stock_results(_pick(reference.rows, index))
                 if same is not None:
                     error = compare_rows(result, same, reference.floors, bounds, what)
         except ValueError as wrong:
@@ -299,7 +305,7 @@ class _Trial:
         problem = fenced.problem(result)
         if problem:
             self._off(problem + how, count)
-        if error.beyond and not reference.own:
+        if error.beyond and not reference.is_stock:
             self._off(
                 f"row {error.row} is {error.relative_l2:.2%} from what it returns for another"
                 " number of tokens",
@@ -362,16 +368,16 @@ def _try_side(guarded: Guarded, point: SwapPoint, engine: _Engine) -> None:
     """Calls a layer on the active side, with numbers of tokens that are and are not taken."""
     for work in works_of_part(point) if point.kind in PARTS else works_of(point):
         trial = _Trial(guarded, point, work, engine, extended=False)
-        taken = [n for n in trial.counts if n <= _FEW][-1:]
-        for count in (*taken, *_not_taken(guarded, engine.most)):
+        token_counts = [n for n in trial.counts if n <= _FEW][-1:]
+        for count in (*token_counts, *_not_taken(guarded, engine.most)):
             before = guarded.calls[SIDES.active]
-            if trial.own(work.rows(count, PLAIN)) is None or not guarded.live:
+            if trial.stock_results(work.rows(count, PLAIN)) is None or not guarded.live:
                 return
-            ran = guarded.calls[SIDES.active] - before
-            if ran != int(guarded.takes(count)):
-                says = "takes" if guarded.takes(count) else "does not take"
+            calls = guarded.calls[SIDES.active] - before
+            if calls != int(guarded.takes(count)):
+                verb = "takes" if guarded.takes(count) else "does not take"
                 guarded.fail(
-                    f"on trial with {_rows(count)}: it ran {ran} times, and {says} as many",
+                    f"on trial with {_rows(count)}: it ran {calls} times, and {verb} as many",
                     quiet=True,
                 )
                 return
@@ -387,15 +393,15 @@ def _not_taken(guarded: Guarded, most: int) -> list[int]:
 
 
 def _counts(
-    replacement: Replacement, point: SwapPoint, work: Work, engine: _Engine, *, extended: bool
+    replacement: Replacement, point: SwapPoint, work: TrialWork, engine: _Engine, *, extended: bool
 ) -> list[int]:
     """The numbers of tokens that the replacement takes, of those that run."""
     config, most = engine.config, engine.most
     if point.slot == "lm_head":  # one token of each request
         requests = int(config.scheduler_config.max_num_seqs)
         speculative = getattr(config, "speculative_config", None)
-        each = 1 + int(getattr(speculative, "num_speculative_tokens", 0) or 0)
-        most = max(_FEW, min(most, requests * each))
+        tokens_of_request = 1 + int(getattr(speculative, "num_speculative_tokens", 0) or 0)
+        most = max(_FEW, min(most, requests * tokens_of_request))
     numbers = {*range(1, _FEW + 1), *_BEYOND, min(most, _PREFILL), replacement.tokens}
     if point.kind == "norm":
         numbers |= {count * heads for heads in _heads(config, work) for count in (1, 2, 3, 8, 16)}
@@ -406,7 +412,7 @@ def _counts(
     return sorted(n for n in numbers if 0 < n <= most and replacement.takes(n))
 
 
-def _heads(config: Any, work: Work) -> set[int]:
+def _heads(config: Any, work: TrialWork) -> set[int]:
     """Rows of a token in a norm of each attention head by itself."""
     try:
         model, parallel = config.model_config, config.parallel_config
@@ -423,11 +429,11 @@ def _next(at: int, count: int, size: int) -> torch.Tensor:
 
 
 def _cut(rows: Rows, first: int, end: int) -> Rows:
-    return tuple(each[first:end] for each in rows)
+    return tuple(tensor[first:end] for tensor in rows)
 
 
 def _pick(rows: Rows, index: torch.Tensor) -> Rows:
-    return tuple(each.index_select(0, index) for each in rows)
+    return tuple(tensor.index_select(0, index) for tensor in rows)
 
 
 def _rows(count: int) -> str:

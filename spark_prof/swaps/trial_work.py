@@ -42,30 +42,32 @@ class Fenced:
     """
 
     def __init__(self, like: Rows, count: int, fixed: tuple[torch.Tensor | None, ...]) -> None:
-        self.rows: Rows = tuple(surrounded(each.new_zeros((count, each.shape[1]))) for each in like)
+        self.rows: Rows = tuple(
+            surrounded(tensor.new_zeros((count, tensor.shape[1]))) for tensor in like
+        )
         self.arguments = (*self.rows, *fixed)
-        self._fixed = [(each, each.clone()) for each in fixed if each is not None]
+        self._fixed = [(tensor, tensor.clone()) for tensor in fixed if tensor is not None]
         self._before: list[torch.Tensor] = []
 
     def fill(self, rows: Rows) -> None:
         """Puts other values into the same memory."""
-        for mine, given in zip(self.rows, rows, strict=True):
-            mine.copy_(given)
-        self._before = [memory_of(each).clone() for each in self.rows]
+        for mine, values in zip(self.rows, rows, strict=True):
+            mine.copy_(values)
+        self._before = [memory_of(tensor).clone() for tensor in self.rows]
 
     def problem(self, results: Sequence[torch.Tensor]) -> str:
         """What a call did to its arguments since they were filled, empty if nothing."""
-        for each, before in zip(self.rows, self._before, strict=True):
-            now, band = memory_of(each), BAND * each.element_size()
+        for tensor, before in zip(self.rows, self._before, strict=True):
+            now, band = memory_of(tensor), BAND * tensor.element_size()
             if not torch.equal(now[band:-band], before[band:-band]):
                 return "it writes to its arguments"
             if not torch.equal(now, before):
                 return "it writes beside its arguments"
-        if not all(same_bits(each, before) for each, before in self._fixed):
+        if not all(same_bits(tensor, before) for tensor, before in self._fixed):
             return "it writes to its arguments"
-        known = (*self.rows, *(each for each, _ in self._fixed))
-        given = {each.untyped_storage().data_ptr() for each in known}
-        if any(each.untyped_storage().data_ptr() in given for each in results):
+        arguments = (*self.rows, *(tensor for tensor, _ in self._fixed))
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in arguments}
+        if any(tensor.untyped_storage().data_ptr() in addresses for tensor in results):
             return "its result lies in the memory of an argument"
         return ""
 
@@ -73,8 +75,8 @@ class Fenced:
 def row_floors(expected: Sequence[torch.Tensor]) -> list[float]:
     """What norm the rows of each result count as at least."""
     floors = []
-    for each in expected:
-        norms = each[: max(1, _AT_ONCE // each.shape[1])].double().norm(dim=-1)
+    for result in expected:
+        norms = result[: max(1, _AT_ONCE // result.shape[1])].double().norm(dim=-1)
         norms = norms[norms.isfinite() & (norms > 0)]
         floors.append(_FLOOR * float(norms.median()) if norms.numel() else 0.0)
     return floors
@@ -130,7 +132,7 @@ def _compare(
 
 def fingerprint(module: torch.nn.Module) -> list[int]:
     """A number for the bytes of each parameter and buffer of a module."""
-    found = []
+    numbers = []
     for tensor in (*module.parameters(), *module.buffers()):
         if (
             type(tensor) not in (torch.Tensor, torch.nn.Parameter)
@@ -139,8 +141,8 @@ def fingerprint(module: torch.nn.Module) -> list[int]:
             continue
         raw = memory_of(tensor)
         whole = raw.numel() // 8 * 8
-        found.append(int(raw[:whole].view(torch.int64).sum()) + int(raw[whole:].sum()))
-    return found
+        numbers.append(int(raw[:whole].view(torch.int64).sum()) + int(raw[whole:].sum()))
+    return numbers
 
 
 PLAIN = "plain tokens"
@@ -148,7 +150,7 @@ PLAIN = "plain tokens"
 MIXED = "large and repeated tokens between others"
 ZEROS = "tokens of zeros"
 LARGE = "large tokens"
-ALIKE = "the same token in every row"
+SAME_TOKEN = "the same token in every row"
 _ONE_WEIGHT = "one weight of 1, the others 0"
 _SPREAD = "experts far apart in their logits"
 
@@ -160,21 +162,21 @@ so near to each other that each has a say, under a softmax and as sigmoids."""
 
 
 @dataclass(frozen=True)
-class Work:
+class TrialWork:
     """How one place is tried."""
 
     shape: tuple[Any, ...]  # tells places of the same work from others
     # Of a kind of tokens that many: the arguments with a row for each.
     rows: Callable[[int, str], Rows]
     fixed: tuple[torch.Tensor | None, ...]  # the arguments behind them, the same in each call
-    own: Callable[..., Any]  # what vLLM's kernel makes of all arguments
-    kinds: tuple[str, ...] = (ZEROS, LARGE, ALIKE)  # of tokens, besides `PLAIN` and `MIXED`
+    stock: Callable[..., Any]  # what vLLM's kernel makes of all arguments
+    kinds: tuple[str, ...] = (ZEROS, LARGE, SAME_TOKEN)  # of tokens, besides `PLAIN` and `MIXED`
     # What a call returned, as matrices with a row for each token.
     results: Callable[[Any], list[torch.Tensor]] = lambda value: _tensors(value)
     needed: int = 1  # plain tokens after which every expert has had one
 
 
-def works_of(point: SwapPoint) -> tuple[Work, ...]:
+def works_of(point: SwapPoint) -> tuple[TrialWork, ...]:
     """How a place is tried, in each form in which it is called.
 
     What vLLM's kernel is, the module says when it is asked: on trial its own method, and what
@@ -194,8 +196,8 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
 
         # vLLM's norms may write to what they are given.
         return (
-            Work((width,), rows, (None,), lambda x, _: module._forward_method(x.clone())),
-            Work(
+            TrialWork((width,), rows, (None,), lambda x, _: module._forward_method(x.clone())),
+            TrialWork(
                 (width, "residual"),
                 both,
                 (),
@@ -206,7 +208,7 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
     largest = largest_input(module, rounded_by(point))
     bias = None if getattr(module, "skip_bias_add", False) else getattr(module, "bias", None)
     return (
-        Work(
+        TrialWork(
             (columns, *next(module.parameters()).shape, bias is None),
             partial(made_tokens, columns, dtype, device, largest=largest),
             (bias.detach() if isinstance(bias, torch.Tensor) else None,),
@@ -215,7 +217,7 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
     )
 
 
-def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype) -> Work:
+def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype) -> TrialWork:
     runner = point.module
     config = runner.moe_config
     features, experts = features_of_experts(runner), int(config.num_experts)
@@ -224,23 +226,23 @@ def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype)
     logits = partial(_logits, experts, top_k, kind_of_logits, device)
     needed = -(-experts // top_k)
     if point.kind == "choice":
-        return Work(
+        return TrialWork(
             (features, experts),
             lambda count, kind: (logits(count, kind),),
             (),
-            lambda *given: _own_choice(runner, *given),
-            (ALIKE, _ONE_WEIGHT, _SPREAD),
+            lambda *arguments: _own_choice(runner, *arguments),
+            (SAME_TOKEN, _ONE_WEIGHT, _SPREAD),
             lambda value: _dense_choice(value, experts),
             needed,
         )
     largest = largest_input(runner.routed_experts, rounded_by(point))
     tokens = partial(made_tokens, features, dtype, device, largest=largest)
-    return Work(
+    return TrialWork(
         (features, experts),
         lambda count, kind: (*tokens(count, kind), logits(count, kind)),
         (),
-        lambda *given: _own_experts(runner, *given),
-        (ZEROS, LARGE, ALIKE, _ONE_WEIGHT, _SPREAD),
+        lambda *arguments: _own_experts(runner, *arguments),
+        (ZEROS, LARGE, SAME_TOKEN, _ONE_WEIGHT, _SPREAD),
         needed=needed,
     )
 
@@ -257,7 +259,7 @@ def made_tokens(
         value[7::8] = value[0::8][: len(value[7::8])]
     elif kind == LARGE:
         value *= _FACTOR
-    elif kind == ALIKE:
+    elif kind == SAME_TOKEN:
         value[:] = value[0].clone()
     elif kind == ZEROS:
         value[:] = 0.0
@@ -281,12 +283,12 @@ def _logits(
     value = torch.randn((count, experts), generator=generator, device=device) + _NOT_TAKEN
     # Each token is made to take the next experts: in the end all have been taken.
     first = torch.arange(count, device=device)[:, None]
-    taken = (first * top_k + torch.arange(top_k, device=device)) % experts
-    near = 1 + 0.5 * torch.rand(taken.shape, generator=generator, device=device)
-    value = value.scatter(1, taken, near)
+    next_experts = (first * top_k + torch.arange(top_k, device=device)) % experts
+    near = 1 + 0.5 * torch.rand(next_experts.shape, generator=generator, device=device)
+    value = value.scatter(1, next_experts, near)
     if kind == _ONE_WEIGHT:
-        value = value.scatter_add(1, taken[:, :1], torch.full_like(near[:, :1], 30.0))
-    elif kind == ALIKE:
+        value = value.scatter_add(1, next_experts[:, :1], torch.full_like(near[:, :1], 30.0))
+    elif kind == SAME_TOKEN:
         value[:] = value[0].clone()
     return value.to(dtype)
 

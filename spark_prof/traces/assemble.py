@@ -87,15 +87,15 @@ def assemble(
     with os_errors(f"cannot write the bundle {folder}", way_out), assembling(pieces):
         _put_others_aside(pieces, aside)
         facts = processes(pieces)
-        found = {name: piece_numbers(pieces, name) for name in facts}
-        if not any(found.values()):
+        numbers = {name: piece_numbers(pieces, name) for name in facts}
+        if not any(numbers.values()):
             if read_counts(pieces) and (none := unflushed(pieces, facts, {}, ends or {})):
                 raise CommandError(
                     f"nothing of {folder} was flushed: {'; '.join(none)}; record again"
                 )
             raise CommandError(f"no step was recorded in {folder}; record again")
         unreadable = write_tables(
-            pieces, folder, facts, found, state, progress=progress, ends=ends or {}
+            pieces, folder, facts, numbers, state, progress=progress, ends=ends or {}
         )
         bundle = with_later_engines(Bundle(folder))
         _put_aside(unreadable, aside)
@@ -112,9 +112,9 @@ def with_later_engines(bundle: Bundle) -> Bundle:
     if not note.exists():
         return bundle
     meta = bundle.meta
-    asked = meta.settings.get("steps") or 0
-    kept = [meta.tables.get(table_file("steps", rank), 0) for rank in bundle.ranks]
-    whole = meta.state != "complete" or 0 < asked <= min(kept, default=0)
+    requested_steps = meta.settings.get("steps") or 0
+    recorded_steps = [meta.tables.get(table_file("steps", rank), 0) for rank in bundle.ranks]
+    whole = meta.state != "complete" or 0 < requested_steps <= min(recorded_steps, default=0)
     lost = tuple(dict.fromkeys((*meta.lost, LATER_ENGINE)))
     replace(meta, state=meta.state if whole else "interrupted", lost=lost).write(bundle.path)
     note.unlink()
@@ -163,16 +163,16 @@ def write_tables(
         ends: how processes ended; None while they still record, when nothing is missing yet.
     """
     total = sum(map(len, chosen.values()))
-    done = 0
+    added_pieces = 0
     with TableFiles(folder) as tables:
         added = PieceTables(pieces, tables)
         for name, fact in facts.items():
             added.add_process(fact)
             for group in groups(pieces, name, chosen[name]):
                 added.add_group(name, group)
-                done += len(group)
+                added_pieces += len(group)
                 if progress:
-                    progress(done, total)
+                    progress(added_pieces, total)
         added.add_log()
         added.add_cubins(folder)
     missing = [*lost, *added.lost]
@@ -193,11 +193,11 @@ def write_tables(
 
 def remove_pieces(folder: Path) -> None:
     """Removes a bundle's pieces; what is left when this is cut short looks like no recording."""
-    done = folder / _DONE_FOLDER
-    shutil.rmtree(done, ignore_errors=True)
+    finished = folder / _DONE_FOLDER
+    shutil.rmtree(finished, ignore_errors=True)
     with suppress(OSError):
-        pieces_folder(folder).rename(done)
-        shutil.rmtree(done, ignore_errors=True)
+        pieces_folder(folder).rename(finished)
+        shutil.rmtree(finished, ignore_errors=True)
 
 
 def _meta(
@@ -227,18 +227,18 @@ def _meta(
 
 def _pauses(pieces: Path, name: str) -> dict[str, Any]:
     """How long the recording kept that process waiting, as it said last."""
-    told = json_object(pieces / progress_name(name)).get("pauses")
-    return {"pauses": told} if isinstance(told, dict) else {}
+    pauses = json_object(pieces / progress_name(name)).get("pauses")
+    return {"pauses": pauses} if isinstance(pauses, dict) else {}
 
 
 def _put_others_aside(pieces: Path, folder: Path) -> None:
     """Takes the files of other recordings out of the pieces; the log keeps that they were there."""
-    if found := other_recordings(pieces):
+    if files := other_recordings(pieces):
         text = (
-            f"{len(found)} files of another recording were in this folder, such as {found[0].name}"
+            f"{len(files)} files of another recording were in this folder, such as {files[0].name}"
         )
         append_log(pieces, "recording", time.time_ns(), f"{text}; they are in {folder.name}")
-        _put_aside(found, folder)
+        _put_aside(files, folder)
 
 
 def _put_aside(files: Iterable[Path], folder: Path) -> None:
@@ -249,8 +249,8 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
             if path.suffix == ".json":
                 # Latin-1: every other byte stays.
                 lines = path.read_bytes().decode("latin-1").split("\n")
-                shown = "\n".join(map(redacted_text, lines))
-                (folder / path.name).write_bytes(shown.encode("latin-1"))
+                redacted = "\n".join(map(redacted_text, lines))
+                (folder / path.name).write_bytes(redacted.encode("latin-1"))
                 path.unlink()
             else:
                 path.replace(folder / path.name)
@@ -259,16 +259,16 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
 def unflushed(
     pieces: Path,
     facts: Mapping[str, Mapping[str, Any]],
-    kept: Mapping[str, Sequence[Rows]],
+    flushed: Mapping[str, Sequence[Rows]],
     ends: Mapping[str, str],
 ) -> list[str]:
-    """Lines about the steps that are missing, by process; `kept` are those in the bundle."""
+    """Lines about the steps that are missing, by process; `flushed` are those in the bundle."""
     counts = read_counts(pieces)
     reported = {path.name.split(".")[0] for path in pieces.glob(progress_name("rank*"))}
     lines = []
     for name in sorted({*facts, *counts, *reported}):
         progress = json_object(pieces / progress_name(name))
-        numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *kept.get(name, ())]))
+        numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *flushed.get(name, ())]))
         numbers = numbers[numbers >= 0]
         ended = progress.get("finished") or (name in counts and counts[name].ended)
         silent = not ended and (progress or name in counts)
@@ -293,22 +293,24 @@ def _lines(
     name: str,
     counts: StepCounts | None,
     progress: Mapping[str, Any],
-    kept: Rows,
+    flushed: Rows,
     why: str,
 ) -> list[str]:
     # What the process said twice a second; after a power cut it may be all that is left.
     recorded = max(counts.recorded if counts else 0, progress.get("recorded", 0))
     exact = counts is not None and counts.exact and counts.recorded == recorded
-    expected = max(recorded, int(kept[-1]) + 1 if len(kept) else 0)
+    expected = max(recorded, int(flushed[-1]) + 1 if len(flushed) else 0)
     what = "recorded steps" if name.startswith("rank") else "recorded scheduler iterations"
-    missing = expected - len(kept)
+    missing = expected - len(flushed)
     because = f": {why}" if why else ""
     lines = []
     if missing > 0:
-        gone = "were not flushed" if not len(kept) or kept[-1] < len(kept) else "are missing"
+        fate = (
+            "were not flushed" if not len(flushed) or flushed[-1] < len(flushed) else "are missing"
+        )
         if exact or why != _WITHOUT_A_WORD:
-            gone += f"{_place(kept, expected)}{because}"
-        lines.append(f"{'' if exact else 'at least '}{missing} {what} {gone}")
+            fate += f"{_place(flushed, expected)}{because}"
+        lines.append(f"{'' if exact else 'at least '}{missing} {what} {fate}")
     elif why and not exact and name.startswith("rank"):
         lines.append(f"how many {what} were not flushed after {expected} is not known{because}")
     if counts is not None and counts.begun > counts.recorded:
@@ -321,16 +323,16 @@ def _lines(
     if (ended := str(progress.get("ended") or "")) and name.startswith("rank"):
         lines.append(f"its recording ended after {expected} steps: {ended}")
     finished = progress.get("finished") or (counts is not None and counts.ended)
-    if not (lines or len(kept) or finished) and name.startswith("rank"):
+    if not (lines or len(flushed) or finished) and name.startswith("rank"):
         lines.append(f"no step was flushed{because}")
     return lines
 
 
-def _place(kept: Rows, expected: int) -> str:
+def _place(flushed: Rows, expected: int) -> str:
     """Which steps of how many are missing, where they are in one row."""
-    ends = np.concatenate([[-1], kept, [expected]])
+    ends = np.concatenate([[-1], flushed, [expected]])
     gaps = np.flatnonzero(np.diff(ends) > 1)
-    if len(gaps) != 1 or not len(kept):
+    if len(gaps) != 1 or not len(flushed):
         return f" (of {expected})"
     return f" ({ends[gaps[0]] + 1} to {ends[gaps[0] + 1] - 1} of {expected})"
 
@@ -400,7 +402,7 @@ class Salvage:
     """What a folder holds after it was salvaged."""
 
     bundle: Bundle
-    made: bool  # whether it was made just now; else it had been whole before
+    newly_assembled: bool  # whether it was made just now; else it had been whole before
     ranks: tuple[KeptRank, ...]
     missing: tuple[str, ...]  # what lacks and belongs to no rank that left anything
 
@@ -412,9 +414,9 @@ def salvage(folder: Path, *, progress: Callable[[int, int], None] | None = None)
     late = _late_pieces(bundle)
     if not late and not being_recorded(pieces_folder(folder)):
         remove_pieces(folder)
-    ranks = tuple(_kept(bundle, rank) for rank in bundle.ranks)
-    told = {line for rank in ranks for line in rank.missing}
-    rest = [line for line in bundle.meta.lost if line not in told]
+    ranks = tuple(_kept_rank(bundle, rank) for rank in bundle.ranks)
+    rank_lines = {line for rank in ranks for line in rank.missing}
+    rest = [line for line in bundle.meta.lost if line not in rank_lines]
     if late:
         rest.append(
             f"{late} pieces came after the bundle was made and are no part of it; "
@@ -431,8 +433,8 @@ def _late_pieces(bundle: Bundle) -> int:
     late = 0
     for name in processes(pieces):
         rank = name.removeprefix("rank")
-        known = set(_piece_column(bundle, int(rank))) if rank.isdecimal() else set()
-        late += len(set(piece_numbers(pieces, name)) - known)
+        bundled = set(_piece_column(bundle, int(rank))) if rank.isdecimal() else set()
+        late += len(set(piece_numbers(pieces, name)) - bundled)
     return late
 
 
@@ -445,7 +447,7 @@ def is_of_process(line: str, name: str) -> bool:
     return line.startswith((f"{name}:", f"{name},"))
 
 
-def _kept(bundle: Bundle, rank: int) -> KeptRank:
+def _kept_rank(bundle: Bundle, rank: int) -> KeptRank:
     rows = bundle.meta.tables
     name = f"rank{rank}"
     return KeptRank(

@@ -138,7 +138,7 @@ class Bundle:
             self._check(name, rows)
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """What it is called in a message: as a person named it, else by its folder."""
         return self.named or str(self.path)
 
@@ -156,12 +156,12 @@ class Bundle:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The recorded ranks."""
-        found = {
+        ranks = {
             int(name.removeprefix("steps-rank").removesuffix(".parquet"))
             for name in self.meta.tables
             if name.startswith("steps-rank")
         }
-        return tuple(sorted(found))
+        return tuple(sorted(ranks))
 
     @property
     def imported(self) -> bool:
@@ -176,8 +176,8 @@ class Bundle:
         """One table of a rank; empty where the bundle has none."""
         rows = self.meta.tables.get(table_file(table, rank))
         if rows is None:
-            found = empty_table(table)
-            return found if columns is None else found.select(list(columns))
+            empty = empty_table(table)
+            return empty if columns is None else empty.select(list(columns))
         with self._opened(table, rank, columns) as (file, there, whole):
             # Threads cost more than they bring where a table has many small row groups.
             return whole(file.read(there, use_threads=rows >= _LARGE))
@@ -194,8 +194,8 @@ class Bundle:
             return self._series(table, rank, names)
         # A column at a time, gone once it is copied: a table is not held twice.
         with ThreadPoolExecutor(cores()) as pool:
-            found = pool.map(lambda name: self._series(table, rank, [name])[name], names)
-            return pd.DataFrame(dict(zip(names, found, strict=True)), copy=False)
+            series = pool.map(lambda name: self._series(table, rank, [name])[name], names)
+            return pd.DataFrame(dict(zip(names, series, strict=True)), copy=False)
 
     def spread(
         self, table: str, rank: int, columns: Sequence[str], rows: int
@@ -212,13 +212,13 @@ class Bundle:
             return self.frame(table, rank, columns), np.arange(total)
         with self._opened(table, rank, columns) as (file, there, whole):
             groups = file.num_row_groups
-            wanted = max(1, groups * rows // total)
-            chosen = np.unique(np.linspace(0, groups - 1, wanted, dtype=int))
+            count = max(1, groups * rows // total)
+            chosen = np.unique(np.linspace(0, groups - 1, count, dtype=int))
             sizes = [file.metadata.row_group(group).num_rows for group in range(groups)]
             first = np.append(0, np.cumsum(sizes))
             place = np.concatenate([np.arange(first[g], first[g + 1]) for g in chosen])
-            found = whole(file.read_row_groups(chosen.tolist(), columns=there))
-        return found.unify_dictionaries().to_pandas(split_blocks=True), place
+            row_groups = whole(file.read_row_groups(chosen.tolist(), columns=there))
+        return row_groups.unify_dictionaries().to_pandas(split_blocks=True), place
 
     def batches(
         self, table: str, rank: int, columns: Sequence[str] | None = None
@@ -240,15 +240,15 @@ class Bundle:
         name, schema = table_file(table, rank), TABLES[table].schema
         names = schema.names if columns is None else list(columns)
 
-        def whole(found: pa.Table) -> pa.Table:
+        def whole(rows: pa.Table) -> pa.Table:
             for column in later.values():
                 if column.name in names:
                     field = schema.field(column.name)
-                    found = found.append_column(field, column.repeated(len(found)))
-            found = found.select(names)
-            if any(column.null_count for column in found.columns):
+                    rows = rows.append_column(field, column.repeated(len(rows)))
+            rows = rows.select(names)
+            if any(column.null_count for column in rows.columns):
                 raise CommandError(f"{self.path / name} lacks values; record again")
-            return found
+            return rows
 
         try:
             missing = TABLES[table].later_columns(pq.read_schema(self.path / name)) or ()
@@ -262,8 +262,8 @@ class Bundle:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
 
     def _series(self, table: str, rank: int, names: Sequence[str]) -> pd.DataFrame:
-        found = self.arrow(table, rank, names).unify_dictionaries()
-        frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
+        arrow = self.arrow(table, rank, names).unify_dictionaries()
+        frame: pd.DataFrame = arrow.to_pandas(split_blocks=True, self_destruct=True)
         return frame
 
     def _check(self, name: str, rows: int) -> None:
@@ -274,11 +274,14 @@ class Bundle:
         try:
             metadata = pq.read_metadata(path)
         except FileNotFoundError as error:
-            raise CommandError(f"{self.shown} is incomplete: {name} is missing") from error
+            raise CommandError(f"{self.label} is incomplete: {name} is missing") from error
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{path} is truncated or damaged; record again") from error
-        found = metadata.schema.to_arrow_schema()
-        if metadata.num_rows != rows or TABLES[name.split("-rank")[0]].later_columns(found) is None:
+        schema = metadata.schema.to_arrow_schema()
+        if (
+            metadata.num_rows != rows
+            or TABLES[name.split("-rank")[0]].later_columns(schema) is None
+        ):
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")
 
 
@@ -354,10 +357,10 @@ class TableFiles:
         if not named and not pa.types.is_string(column.type):
             return column
         texts = (column.dictionary if named else column).to_pylist()
-        shown = [text if text is None else self._redacted(text) for text in texts]
-        if shown == texts:
+        redacted = [text if text is None else self._redacted(text) for text in texts]
+        if redacted == texts:
             return column
-        hidden = pa.array(shown, pa.string())
+        hidden = pa.array(redacted, pa.string())
         return pa.DictionaryArray.from_arrays(column.indices, hidden) if named else hidden
 
 

@@ -88,13 +88,13 @@ def read_header(path: Path) -> Header:
     if len(text) < length:
         raise HeaderError(f"is cut short in its header, after {len(text):,} of {length:,} bytes")
     entries = list(_entries(text))
-    made = [(_tensor(name, entry), entry) for name, entry in entries]
-    kept = [(tensor, entry.data_offsets) for tensor, entry in made if tensor and entry]
-    spans = sorted((first, last) for _, (first, last) in kept)
+    tensors = [(_tensor(name, entry), entry) for name, entry in entries]
+    tensor_spans = [(tensor, entry.data_offsets) for tensor, entry in tensors if tensor and entry]
+    spans = sorted((first, last) for _, (first, last) in tensor_spans)
     end = max((last for _, last in spans), default=0)
     return Header(
-        tensors=tuple(tensor for tensor, _ in kept),
-        refused=len(entries) - len(kept),
+        tensors=tuple(tensor for tensor, _ in tensor_spans),
+        refused=len(entries) - len(tensor_spans),
         missing_bytes=max(8 + length + end - size, 0),
         overlapping=any(after[0] < before[1] for before, after in pairwise(spans)),
     )
@@ -229,12 +229,12 @@ def _json(path: Path, lost: list[str], *, needed: bool = True) -> dict[str, Any]
         lost.append(f"{path.name} is larger than {_LARGEST_JSON >> 20} MiB and was not read.")
         return {}
     try:
-        found = msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"))
+        document = msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         lost.append(f"{path.name} is no JSON: {error}.")
         return {}
-    if isinstance(found, dict):
-        return found
+    if isinstance(document, dict):
+        return document
     lost.append(f"{path.name} is no JSON object.")
     return {}
 

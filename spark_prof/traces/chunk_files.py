@@ -48,30 +48,30 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
 
     One whose facts are damaged or missing has no more than `process` and `rank`.
     """
-    found: dict[str, dict[str, Any]] = {}
+    facts: dict[str, dict[str, Any]] = {}
     for match in filter(None, (_PROCESS.fullmatch(path.name) for path in pieces.iterdir())):
         name = match["name"]
         fact = json_object(pieces / facts_name(name))
         modules = _rows(fact.get("modules"), "modules", _MODULE)
         layers = _rows(fact.get("layers"), "layers")
         fact |= {"modules": modules, "layers": layers}
-        known = {} if modules is None or layers is None else fact
-        found[name] = known | {"process": name, "rank": int(match["rank"])}
-    return dict(sorted(found.items()))
+        intact = {} if modules is None or layers is None else fact
+        facts[name] = intact | {"process": name, "rank": int(match["rank"])}
+    return dict(sorted(facts.items()))
 
 
-class Recording(msgspec.Struct):
+class RecordingNote(msgspec.Struct):
     """What the recorder said when it began."""
 
     command: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
 
 
-def recording_of(pieces: Path) -> Recording:
+def recording_of(pieces: Path) -> RecordingNote:
     """What the recorder said; nothing where it ran on another host, or its file is damaged."""
     with suppress(msgspec.ValidationError):
-        return msgspec.convert(json_object(pieces / RECORDING_FILE), Recording)
-    return Recording()
+        return msgspec.convert(json_object(pieces / RECORDING_FILE), RecordingNote)
+    return RecordingNote()
 
 
 def piece_numbers(pieces: Path, process: str) -> list[int]:
@@ -93,8 +93,10 @@ def other_recordings(pieces: Path) -> list[Path]:
     if not run:  # of another host than the recorder's
         usual = Counter(filter(None, runs.values())).most_common(1)
         run = usual[0][0] if usual else ""
-    others = {name for name, its in runs.items() if its not in ("", run)} if run else set()
-    return sorted(path for path in pieces.iterdir() if others & set(path.name.split(".")[:2]))
+    other_processes = {name for name, its in runs.items() if its not in ("", run)} if run else set()
+    return sorted(
+        path for path in pieces.iterdir() if other_processes & set(path.name.split(".")[:2])
+    )
 
 
 def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -113,10 +115,10 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return filled
 
 
-def _fits(found: np.dtype[Any], kind: np.dtype[Any]) -> bool:
+def _fits(dtype: np.dtype[Any], kind: np.dtype[Any]) -> bool:
     """Whether rows are of that kind, but perhaps without the columns that came later."""
     names = [name for name in kind.names or () if name not in LATER_COLUMNS]
-    return found == kind or found == np.dtype([(name, kind[name]) for name in names])
+    return dtype == kind or dtype == np.dtype([(name, kind[name]) for name in names])
 
 
 def load_tensors(path: Path) -> list[dict[str, Any]]:
@@ -154,14 +156,16 @@ def log_lines(pieces: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _rows(found: object, table: str, columns: Sequence[str] = ()) -> list[dict[str, Any]] | None:
-    """The rows of a table, or these columns of them; None where `found` is no list of such."""
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+def _rows(
+    table_rows: object, table: str, columns: Sequence[str] = ()
+) -> list[dict[str, Any]] | None:
+    """The rows of a table, or these columns of them; None where `table_rows` is no list of such."""
+    if not isinstance(table_rows, list) or not all(isinstance(row, dict) for row in table_rows):
         return None
     schema = TABLES[table].schema
     try:
-        wanted = pa.schema([schema.field(name) for name in columns or schema.names])
-        rows = pa.Table.from_pylist(found, wanted)
+        chosen = pa.schema([schema.field(name) for name in columns or schema.names])
+        rows = pa.Table.from_pylist(table_rows, chosen)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     whole: list[dict[str, Any]] = rows.to_pylist()
@@ -176,8 +180,8 @@ def being_recorded(pieces: Path) -> bool:
     """Whether a process of the recording, or the one that started it, is still at work."""
     if is_claimed(pieces.parent):  # by the recorder, whose lock can be seen from a container
         return True
-    said = (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE)
-    if any(map(is_at_work, said)):
+    notes = (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE)
+    if any(map(is_at_work, notes)):
         return True
     return any(  # a process counts from its first step on, and says later how far it is
         _runs(counts.pid, pieces / counts_name(name), json_object(pieces / facts_name(name)))

@@ -148,7 +148,7 @@ def _kernels(trace: Trace, steps: Rows, timeline: Timeline, thread: int) -> pd.D
     # What replays a CUDA graph says nothing about what the graph's kernels work for.
     graphs = launches.index[launches["name"].astype(str).str.contains("GraphLaunch")]
     replayed = np.append(np.zeros(len(launched), bool), gpu["correlation"].isin(graphs))
-    module, layer = (np.where(replayed, -1, found) for found in timeline.at(times))
+    module, layer = (np.where(replayed, -1, numbers) for numbers in timeline.at(times))
     began = launches.loc[graphs, "start_ns"].sort_values().to_numpy(np.int64)
     module = _after_the_model(module, times, began[timeline.at(began)[0] == PREPARE], steps)
     rows = rows.assign(step=_step_of(times, steps), module=module, layer=layer)
@@ -172,10 +172,10 @@ def _from_nodes(kernels: pd.DataFrame, nodes: GraphNodes | None) -> pd.DataFrame
     """The kernels, with module and layer of those inside a graph from when it was captured."""
     if nodes is None or nodes.frame.empty:
         return kernels
-    found = nodes.find(kernels["graph_node"].to_numpy(np.int64))
-    known = found >= 0
+    position = nodes.find(kernels["graph_node"].to_numpy(np.int64))
+    has_node = position >= 0
     columns = {
-        name: np.where(known, nodes.frame[name].to_numpy(np.int64)[found], kernels[name])
+        name: np.where(has_node, nodes.frame[name].to_numpy(np.int64)[position], kernels[name])
         for name in ("module", "layer")
     }
     return kernels.assign(**columns)
@@ -217,18 +217,20 @@ def groups(pieces: Path, process: str, numbers: Sequence[int]) -> Iterator[list[
         beside = any((pieces / f"{process}.{number:05d}.{kind}").exists() for kind in _ALSO)
         try:
             steps = load_array(pieces / array_name(process, "steps", number), STEP_DTYPE)
-            own = trace.stat().st_size
+            trace_bytes = trace.stat().st_size
         except (CommandError, OSError):
-            steps, own = np.zeros(0, STEP_DTYPE), 0
+            steps, trace_bytes = np.zeros(0, STEP_DTYPE), 0
         times = np.concatenate([[latest], steps["start_ns"]])
-        fits = own > 0 and not beside and len(steps) > 0 and bool((np.diff(times) > 0).all())
-        if group and (not fits or size + own > _GROUP_BYTES):
+        fits = (
+            trace_bytes > 0 and not beside and len(steps) > 0 and bool((np.diff(times) > 0).all())
+        )
+        if group and (not fits or size + trace_bytes > _GROUP_BYTES):
             yield group
             group, size = [], 0
         group.append(number)
-        size += own
+        size += trace_bytes
         latest = int(steps["end_ns"].max(initial=0))
-        if not own or beside or not len(steps):
+        if not trace_bytes or beside or not len(steps):
             yield group
             group, size = [], 0
     if group:
@@ -248,7 +250,7 @@ class PieceTables:
         self._modules: list[dict[str, Any]] = []
         self._nodes: GraphNodes | None = None
         self._arguments = np.empty(0, ARGUMENT_DTYPE)
-        self._written: set[int] = set()
+        self._nodes_with_arguments: set[int] = set()
         self.lost: list[str] = []
         self.unreadable: list[Path] = []
         self.steps: dict[str, list[Rows]] = {}
@@ -329,8 +331,8 @@ class PieceTables:
         if not len(steps):
             work, calls = len(kernels), len(frames["ranges"])
             if work or calls or len(self.lost) > before:
-                kept = f"{work} kernels and {calls} ranges are kept without a step"
-                self.lost.append(f"its steps are missing; {kept}")
+                remainder = f"{work} kernels and {calls} ranges are kept without a step"
+                self.lost.append(f"its steps are missing; {remainder}")
         mark = f"{name}, piece {piece}: "
         self.lost[before:] = [mark + text for text in self.lost[before:]]
 
@@ -347,15 +349,15 @@ class PieceTables:
         self.lost += self._cubins.lost
         # Without the tool nothing is lost: the cubins are kept, and read when it is there.
         if find_tool("nvdisasm"):
-            ran = {
+            symbols_of = {
                 bundle / CUBINS_FOLDER / f"{key}.cubin": functions.split("\n")
                 for key, functions in zip(rows["hash"], rows["functions"], strict=True)
                 if functions
             }
-            found = read_machine_code(ran)
-            self.lost += found.lost
-            if len(found.rows):
-                self._tables.add("functions", 0, found.rows)
+            code = read_machine_code(symbols_of)
+            self.lost += code.lost
+            if len(code.rows):
+                self._tables.add("functions", 0, code.rows)
 
     def _lose(self, text: str) -> None:
         self.lost.append(f"{self._name}: {text}")
@@ -384,8 +386,8 @@ class PieceTables:
         for path in sorted(self._pieces.glob(f"{self._name}.*.engine.npy")):
             rows = self._load(path.name, ENGINE_DTYPE)
             self._tables.add("engine", self._rank, engine_frame(rows))
-            known = self.steps.setdefault(self._name, [])
-            known.append(np.arange(len(rows)) + sum(map(len, known)))
+            iterations = self.steps.setdefault(self._name, [])
+            iterations.append(np.arange(len(rows)) + sum(map(len, iterations)))
         for path in sorted(self._pieces.glob(f"{self._name}.*.drafts.npy")):
             drafts = self._load(path.name, DRAFT_DTYPE)
             self._tables.add("drafts", self._rank, pd.DataFrame(drafts))
@@ -434,7 +436,7 @@ class PieceTables:
         self._tables.add("captures", self._rank, capture_rows(captures))
         self._arguments = self._load(capture_name(self._name, "arguments"), ARGUMENT_DTYPE)
         self._arguments.sort(order=("node", "argument", "offset"))
-        self._written = set()
+        self._nodes_with_arguments = set()
 
     def _add_arguments(self, nodes: Int64s, piece: int | None = None) -> None:
         """Adds the arguments of a piece's kernels: of a captured one once, in its first piece.
@@ -445,10 +447,10 @@ class PieceTables:
         if piece is not None:
             rows = [self._load(array_name(self._name, "arguments", piece), ARGUMENT_DTYPE)]
         if self._nodes is not None and len(self._arguments):
-            found = self._nodes.find(np.unique(nodes))
-            originals = self._nodes.frame["original"].to_numpy(np.int64)[found[found >= 0]]
-            new = sorted(set(originals.tolist()) - self._written)
-            self._written.update(new)
+            positions = self._nodes.find(np.unique(nodes))
+            originals = self._nodes.frame["original"].to_numpy(np.int64)[positions[positions >= 0]]
+            new = sorted(set(originals.tolist()) - self._nodes_with_arguments)
+            self._nodes_with_arguments.update(new)
             rows.append(self._arguments[np.isin(self._arguments["node"], new)])
         if len(added := np.concatenate(rows)):
             self._tables.add("arguments", self._rank, pd.DataFrame(added))
@@ -516,7 +518,7 @@ def _nameless_modules(pieces: Path, name: str) -> list[dict[str, Any]]:
             codes = load_array(path, EVENT_DTYPE)["code"]
         except CommandError:
             continue
-        known = np.abs(codes[np.abs(codes // 2) <= _MOST_MODULES])
-        highest = max(highest, int(known.max(initial=0)))
+        numbers = np.abs(codes[np.abs(codes // 2) <= _MOST_MODULES])
+        highest = max(highest, int(numbers.max(initial=0)))
     row = {"type": "", "layer": -1, "component": ""}
     return [{"path": f"unknown.{number}"} | row for number in range(highest)]

@@ -180,8 +180,8 @@ def write_refusal(folder: Path, reason: str) -> None:
 
 def append_log(folder: Path, process: str, time_ns: int, message: str) -> None:
     """Appends one line to the process's log; secrets in it are hidden."""
-    shown = redacted_text(message)
-    line = json.dumps({"time_ns": time_ns, "process": process, "message": shown})
+    redacted = redacted_text(message)
+    line = json.dumps({"time_ns": time_ns, "process": process, "message": redacted})
     with open(folder / f"{process}.log.jsonl", "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
@@ -309,12 +309,12 @@ def _own_file(path: Path) -> BinaryIO:
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         before = None if new else _read(path)
-        taken = before is not None and before.recorded > 0
+        occupied = before is not None and before.recorded > 0
     except BlockingIOError:
-        taken = True
+        occupied = True
     except OSError:  # a file system without locks: only who makes the file has it
-        taken = not new
-    if taken:
+        occupied = not new
+    if occupied:
         file.close()
         raise FileExistsError(f"another process counts in {path.name}")
     return file
@@ -327,8 +327,8 @@ def counts_name(process: str) -> str:
 
 def read_counts(pieces: Path) -> dict[str, StepCounts]:
     """What every process that counted says, by its name; damaged files are left out."""
-    found = (_read(path) for path in sorted(pieces.glob(counts_name("*"))))
-    return {counts.process: counts for counts in found if counts is not None}
+    all_counts = (_read(path) for path in sorted(pieces.glob(counts_name("*"))))
+    return {counts.process: counts for counts in all_counts if counts is not None}
 
 
 def boot_id() -> str:

@@ -27,7 +27,7 @@ class Claim:
 
     def __init__(self, folder: Path, *, again: bool = False) -> None:
         self.folder = folder.absolute()
-        self._made = False
+        self._created = False
         self._endings: list[Callable[[], None]] = []
         try:
             self._descriptor = self._locked()
@@ -58,7 +58,7 @@ class Claim:
             return
         while self._endings:
             self._endings.pop()()
-        if self._made and self.intact():
+        if self._created and self.intact():
             with suppress(OSError):
                 self.folder.rmdir()
         os.close(self._descriptor)
@@ -78,7 +78,7 @@ class Claim:
         for _ in range(_TRIES):
             with suppress(FileExistsError):
                 self.folder.mkdir(parents=True)
-                self._made = True
+                self._created = True
             try:
                 descriptor = locked_folder(self.folder)
             except FileNotFoundError:

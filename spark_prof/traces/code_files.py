@@ -58,12 +58,12 @@ def library_code(
 def _targets(tool: Path, library: Path, files: Sequence[FatFile], seconds: float) -> Counter[str]:
     """What each of the cubins was compiled for."""
     with temporary_folder() as folder:
-        found: Counter[str] = Counter()
+        targets: Counter[str] = Counter()
         for path in take_out(tool, library, files, folder, seconds):
             code = next(iter(read_code(path, ())), None)
             if code is not None:
-                found[code.architecture + code.suffix.replace("plain", "")] += 1
-        return found
+                targets[code.architecture + code.suffix.replace("plain", "")] += 1
+        return targets
 
 
 _ELF = b"\x7fELF"
@@ -124,13 +124,13 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
 
 
 def _folder(path: Path) -> CodeFiles:
-    found = CodeFiles()
+    code = CodeFiles()
     for cubin in sorted(path.rglob("*.cubin")):
-        if len(found.cubins) == _MOST_FILES:
-            found.remarks.append(f"{path} holds more than {_MOST_FILES:,} cubins; the first count")
+        if len(code.cubins) == _MOST_FILES:
+            code.remarks.append(f"{path} holds more than {_MOST_FILES:,} cubins; the first count")
             break
-        found.cubins[cubin] = None
-    return found
+        code.cubins[cubin] = None
+    return code
 
 
 def _library(path: Path, architecture: str | None, folder: Path) -> CodeFiles:
@@ -143,7 +143,7 @@ def _library(path: Path, architecture: str | None, folder: Path) -> CodeFiles:
             raise CommandError(
                 f"{path} holds no GPU code, or is cut short; give a library with kernels"
             )
-        number, suffix = _wanted(path, architecture, files)
+        number, suffix = _requested_target(path, architecture, files)
         usable = [file for file in files if file.runs_on(number, suffix)]
         if not usable:
             raise CommandError(
@@ -152,37 +152,39 @@ def _library(path: Path, architecture: str | None, folder: Path) -> CodeFiles:
         there = {p.name: p for p in take_out(tool, path, usable, folder, _SECONDS)}
     except ToolError as error:
         raise CommandError(f"{path}: {error}") from error
-    found = CodeFiles()
+    code = CodeFiles()
     if architecture is None and len({file.number for file in files}) > 1:
-        found.remarks.append(
+        code.remarks.append(
             f"{path} holds {_architectures(files)}; this is what sm_{number} loads, --arch chooses "
             "another"
         )
     # The newest code wins, machine code before PTX.
     usable.sort(key=lambda file: (file.is_ptx, -file.number, not file.suffix))
-    seen: set[str] = set()
+    symbols: set[str] = set()
     for file in usable:
         if file.name in there:
-            _add(found, there[file.name], file, seen)
-    return found
+            _add(code, there[file.name], file, symbols)
+    return code
 
 
-def _add(found: CodeFiles, path: Path, file: FatFile, seen: set[str]) -> None:
+def _add(code_files: CodeFiles, path: Path, file: FatFile, symbols: set[str]) -> None:
     """Adds those of the file's functions that no newer file has."""
     if file.is_ptx:
-        new = [symbol for symbol in ptx_entries(path) if symbol not in seen]
-        found.compiled_by_driver |= dict.fromkeys(new, f"sm_{file.number}{file.suffix}")
+        new = [symbol for symbol in ptx_entries(path) if symbol not in symbols]
+        code_files.compiled_by_driver |= dict.fromkeys(new, f"sm_{file.number}{file.suffix}")
     else:
         try:
-            new = [code.symbol for code in read_code(path, ()) if code.symbol not in seen]
+            new = [code.symbol for code in read_code(path, ()) if code.symbol not in symbols]
         except CommandError as error:
-            found.remarks.append(str(error))
+            code_files.remarks.append(str(error))
             return
-        found.cubins[path] = set(new)
-    seen.update(new)
+        code_files.cubins[path] = set(new)
+    symbols.update(new)
 
 
-def _wanted(path: Path, architecture: str | None, files: list[FatFile]) -> tuple[int, str]:
+def _requested_target(
+    path: Path, architecture: str | None, files: list[FatFile]
+) -> tuple[int, str]:
     """Compute capability times ten, and the suffix that was asked for."""
     if architecture is None:
         return max(file.number for file in files), ""
@@ -198,5 +200,5 @@ def _wanted(path: Path, architecture: str | None, files: list[FatFile]) -> tuple
 
 
 def _architectures(files: list[FatFile]) -> str:
-    found = {(f.number, f.suffix, f"sm_{f.number}{f.suffix}{' (PTX)' * f.is_ptx}") for f in files}
-    return ", ".join(name for _, _, name in sorted(found))
+    targets = {(f.number, f.suffix, f"sm_{f.number}{f.suffix}{' (PTX)' * f.is_ptx}") for f in files}
+    return ", ".join(name for _, _, name in sorted(targets))

@@ -34,7 +34,7 @@ _IsalError = cast(type[Exception], igzip_lib.IsalError)
 """Its stub says that it is an exception rather than a class of them."""
 
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_OTHERS = {
+_UNREADABLE_FORMATS = {
     b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x04\x22\x4d\x18": "lz4",
     b"7z\xbc\xaf": "7z",
 }  # fmt: skip
@@ -89,7 +89,7 @@ def _bounded(path: Path, file: BinaryIO, blocks: Iterator[bytes]) -> Iterator[by
 def _decompressed(path: Path, file: BinaryIO) -> Iterator[bytes]:
     start = file.read(8)
     file.seek(0)
-    for magic, name in _OTHERS.items():
+    for magic, name in _UNREADABLE_FORMATS.items():
         if start.startswith(magic):
             raise CommandError(f"{path} is a {name} file; unpack it first, or use .gz or .zst")
     if start.startswith(_GZIP):
@@ -150,7 +150,7 @@ _DAMAGE = (
 
 def unpacked(path: Path, into: Path) -> list[Path]:
     """Writes the files of an archive into a folder; archives among them stay packed."""
-    written: list[Path] = []
+    files: list[Path] = []
     names: set[str] = set()
     try:
         with path.open("rb") as file:
@@ -160,7 +160,7 @@ def unpacked(path: Path, into: Path) -> list[Path]:
         for name, content in _zip_files(path) if zipped else _tar_files(path):
             if name.startswith(_FINDER):
                 continue
-            if len(written) >= _MOST_MEMBERS:
+            if len(files) >= _MOST_MEMBERS:
                 raise CommandError(
                     f"{path} holds more than {_MOST_MEMBERS:,} files; unpack it yourself"
                 )
@@ -181,14 +181,14 @@ def unpacked(path: Path, into: Path) -> list[Path]:
                             "no archive of traces does, so it is refused"
                         )
                     file.write(block)
-            written.append(place)
+            files.append(place)
     except _DAMAGE as error:
         raise CommandError(f"{path} is a damaged or unusual archive ({error})") from error
     except OSError as error:
         raise CommandError(f"{path} cannot be unpacked ({error.strerror or error})") from error
-    if not written:
+    if not files:
         raise CommandError(f"{path} holds no file")
-    return sorted(written)
+    return sorted(files)
 
 
 def _parts(archive: Path, name: str) -> tuple[str, ...]:
@@ -255,13 +255,13 @@ def _zip_index_size(path: Path) -> int:
         file.seek(max(0, size - tail))
         end = file.read()
     place, place64 = end.rfind(b"PK\5\6"), end.rfind(b"PK\6\6")
-    found = 0
+    index_size = 0
     if 0 <= place <= len(end) - _ZIP_END.size:
-        found = _ZIP_END.unpack_from(end, place)[5]
-        found = 0 if found == 0xFFFFFFFF else found
+        index_size = _ZIP_END.unpack_from(end, place)[5]
+        index_size = 0 if index_size == 0xFFFFFFFF else index_size
     if 0 <= place64 <= len(end) - _ZIP64_END.size:
-        found = max(found, _ZIP64_END.unpack_from(end, place64)[8])
-    return min(found, size)
+        index_size = max(index_size, _ZIP64_END.unpack_from(end, place64)[8])
+    return min(index_size, size)
 
 
 def _tar_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:

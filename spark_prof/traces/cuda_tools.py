@@ -43,15 +43,15 @@ from spark_prof.extras import install_command
 FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"  # environment variable that names the tools' folder
 
 _LONGEST_LINE = 1 << 16
-_SAID = 1 << 22  # bytes of a tool's complaints that are kept
+_MOST_STDERR = 1 << 22  # bytes of a tool's complaints that are kept
 
 
 class ToolError(CommandError):
-    """A tool failed; `said` is what it printed on stderr, empty where it was stopped."""
+    """A tool failed; `stderr` is what it printed on stderr, empty where it was stopped."""
 
-    def __init__(self, message: str, said: str = "") -> None:
+    def __init__(self, message: str, stderr: str = "") -> None:
         super().__init__(message)
-        self.said = said
+        self.stderr = stderr
 
 
 def find_tool(name: str) -> Path | None:
@@ -105,11 +105,11 @@ def run_tool(
     """
     name = Path(command[0]).name
     stopped = threading.Event()
-    with TemporaryFile() as said:
+    with TemporaryFile() as stderr:
         try:
             process = subprocess.Popen(
                 [os.fspath(word) for word in command], cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=said, env=os.environ | {"LC_ALL": "C"},
+                stdout=subprocess.PIPE, stderr=stderr, env=os.environ | {"LC_ALL": "C"},
             )  # fmt: skip
         except OSError as error:
             raise ToolError(f"cannot run {name}: {error.strerror or error}") from error
@@ -132,8 +132,8 @@ def run_tool(
                 raise
             finally:
                 timer.cancel()
-        said.seek(0)
-        text = said.read(_SAID).decode(errors="replace").strip()
+        stderr.seek(0)
+        text = stderr.read(_MOST_STDERR).decode(errors="replace").strip()
     if stopped.is_set():
         raise ToolError(f"{name} was stopped after {seconds:.0f} seconds")
     if process.returncode:
@@ -178,20 +178,20 @@ class FatFile:
 
 def read_fatbin(tool: Path, library: Path, seconds: float) -> list[FatFile]:
     """What the library holds; empty where it has no GPU code."""
-    found: list[FatFile] = []
+    files: list[FatFile] = []
 
     def note(line: bytes) -> None:
         if match := _LISTED.search(line):
             name = match[1].decode(errors="replace")
-            found.append(FatFile(name, int(match[2]), match[3].decode()))
+            files.append(FatFile(name, int(match[2]), match[3].decode()))
 
     for option in ("-lelf", "-lptx"):
         try:
             run_tool([tool, option, library.absolute()], seconds, note)
         except ToolError as error:
-            if not any(words in error.said for words in _NO_CODE):
+            if not any(words in error.stderr for words in _NO_CODE):
                 raise
-    return found
+    return files
 
 
 def take_out(
@@ -208,8 +208,8 @@ def take_out(
                 f'ulimit -f {_LARGEST_KB}; exec "$0" "$@"',
                 tool,
             ]
-            wanted = ",".join(sorted(parts))
-            run_tool([*limited, option, wanted, library.absolute()], seconds, len, folder)
+            pattern = ",".join(sorted(parts))
+            run_tool([*limited, option, pattern, library.absolute()], seconds, len, folder)
     there = (folder / Path(file.name).name for file in files)
     return [path for path in there if path.is_file()]
 
@@ -217,8 +217,8 @@ def take_out(
 def ptx_entries(path: Path) -> list[str]:
     """The symbols of the kernels in a PTX file."""
     with path.open("rb") as lines:
-        found = (_ENTRY.match(line) for line in iter(lambda: lines.readline(1 << 20), b""))
-        return [match[1].decode(errors="replace") for match in found if match]
+        matches = (_ENTRY.match(line) for line in iter(lambda: lines.readline(1 << 20), b""))
+        return [match[1].decode(errors="replace") for match in matches if match]
 
 
 Instructions = npt.NDArray[np.uint64]  # one row an instruction, its two halves as columns
@@ -242,18 +242,18 @@ def count_opcodes(
     distinct = words.drop_duplicates().to_numpy()
     names = _opcodes(tool, architecture, distinct, time.monotonic() + seconds)
     code_of, opcodes = pd.factorize(np.array(names, object), use_na_sentinel=True)
-    found: list[Counter[str] | None] = []
+    counters: list[Counter[str] | None] = []
     at = 0
     for code in functions:
         length = len(code) // _BYTES if code and len(code) % _BYTES == 0 else 0
-        own = code_of[number[at : at + length]]
+        code_opcodes = code_of[number[at : at + length]]
         at += length
-        if not length or (own < 0).any():
-            found.append(None)
+        if not length or (code_opcodes < 0).any():
+            counters.append(None)
             continue
-        counts = np.bincount(own, minlength=len(opcodes))
-        found.append(Counter({str(opcodes[i]): int(counts[i]) for i in np.flatnonzero(counts)}))
-    return found
+        counts = np.bincount(code_opcodes, minlength=len(opcodes))
+        counters.append(Counter({str(opcodes[i]): int(counts[i]) for i in np.flatnonzero(counts)}))
+    return counters
 
 
 def _opcodes(tool: Path, architecture: str, words: Instructions, until: float) -> list[str | None]:
@@ -261,32 +261,32 @@ def _opcodes(tool: Path, architecture: str, words: Instructions, until: float) -
     parts = min(cores(), -(-len(words) // _FEW))
     with ThreadPoolExecutor(parts) as pool:
         split = np.array_split(words, parts)
-        done = pool.map(lambda part: _part(tool, architecture, part, until), split)
-        return [name for names in done for name in names]
+        opcodes = pool.map(lambda part: _part(tool, architecture, part, until), split)
+        return [name for names in opcodes for name in names]
 
 
 def _part(tool: Path, architecture: str, words: Instructions, until: float) -> list[str | None]:
     names: list[str | None] = [None] * len(words)
-    wanted = np.arange(len(words))
+    places = np.arange(len(words))
 
     def note(line: bytes) -> None:
         match = _LINE.match(line)
-        if match and (index := int(match[1], 16) // _BYTES) < len(wanted):
-            names[wanted[index]] = match[2].decode()
+        if match and (index := int(match[1], 16) // _BYTES) < len(places):
+            names[places[index]] = match[2].decode()
 
     with temporary_folder() as folder:
         file = folder / "instructions.bin"
         for attempt in range(1, _ATTEMPTS + 1):
-            file.write_bytes(words[wanted].tobytes())
+            file.write_bytes(words[places].tobytes())
             try:
                 option = architecture.replace("sm_", "SM")
                 run_tool([tool, "--binary", option, file], until - time.monotonic(), note)
                 break
             except ToolError as error:
-                bad = [int(address, 16) // _BYTES for address in _UNKNOWN.findall(error.said)]
+                bad = [int(address, 16) // _BYTES for address in _UNKNOWN.findall(error.stderr)]
                 if attempt == _ATTEMPTS or not bad:
                     raise
-                wanted = np.delete(wanted, [index for index in bad if index < len(wanted)])
-                if not len(wanted):
+                places = np.delete(places, [index for index in bad if index < len(places)])
+                if not len(places):
                     break
     return names

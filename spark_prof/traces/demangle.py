@@ -29,7 +29,7 @@ _MOST_MEMORY = 256 << 20
 _MOST_SECONDS = 20.0
 """How long the child may take; symbols that it has not come to stay as they are."""
 
-_known: dict[str, str] = {}
+_names: dict[str, str] = {}
 """What was asked in this process; empty for a symbol without a name within bounds."""
 
 
@@ -39,14 +39,14 @@ def demangled(symbols: Iterable[str]) -> list[str]:
     new = [
         symbol for symbol in dict.fromkeys(symbols)
         if symbol.startswith("_Z") and len(symbol) <= _LONGEST
-        and symbol.isascii() and symbol.isprintable() and symbol not in _known
+        and symbol.isascii() and symbol.isprintable() and symbol not in _names
     ]  # fmt: skip
     if new:
-        _known.update(zip_longest(new, _asked(new)[: len(new)], fillvalue=""))
-    return [_known.get(symbol) or symbol for symbol in symbols]
+        _names.update(zip_longest(new, _names_from_child(new)[: len(new)], fillvalue=""))
+    return [_names.get(symbol) or symbol for symbol in symbols]
 
 
-def _asked(symbols: list[str]) -> list[str]:
+def _names_from_child(symbols: list[str]) -> list[str]:
     """The names that a child process gives, in order, as far as it came."""
     # Isolated and without site-packages: it needs nothing of them, and starts at once.
     command = [sys.executable, "-I", "-S", __file__]
@@ -74,23 +74,23 @@ def _serve() -> None:
     function.restype = ctypes.c_void_p
     release.argtypes = [ctypes.c_void_p]
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    done = memoryview(mmap.mmap(-1, 8)).cast("q")  # shared with the forked processes
-    while done[0] < len(symbols):
+    answered = memoryview(mmap.mmap(-1, 8)).cast("q")  # shared with the forked processes
+    while answered[0] < len(symbols):
         worker = os.fork()
         if worker:
             if os.waitpid(worker, 0)[1]:
                 os.write(1, b"\n")
-                done[0] += 1
+                answered[0] += 1
             continue
-        for symbol in symbols[done[0] :]:
+        for symbol in symbols[answered[0] :]:
             # Nothing handles its signal: it ends the process wherever that is.
             signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
-            found = function(symbol, None, None, ctypes.byref(ctypes.c_int()))
+            pointer = function(symbol, None, None, ctypes.byref(ctypes.c_int()))
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            name = ctypes.string_at(found) if found else b""
-            release(found)
+            name = ctypes.string_at(pointer) if pointer else b""
+            release(pointer)
             os.write(1, (name if len(name) <= _LONGEST_NAME and b"\n" not in name else b"") + b"\n")
-            done[0] += 1
+            answered[0] += 1
         os._exit(0)
 
 

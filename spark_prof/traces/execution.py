@@ -63,12 +63,12 @@ class Execution:
         parts = [part for part in text.split(", ") if part]
         rest = []
         for part in parts:
-            if found := _GRAPHS.fullmatch(part):
-                graphs, breakable, graph_mode = True, bool(found[1]), found[2] or ""
-            elif found := _COMPILED.fullmatch(part):
-                compiled = found[1] or ""
-            elif found := _RUNNER.fullmatch(part):
-                runner = found[1]
+            if match := _GRAPHS.fullmatch(part):
+                graphs, breakable, graph_mode = True, bool(match[1]), match[2] or ""
+            elif match := _COMPILED.fullmatch(part):
+                compiled = match[1] or ""
+            elif match := _RUNNER.fullmatch(part):
+                runner = match[1]
             elif part not in (_EAGER, _ASYNCHRONOUS):
                 rest.append(part)
         return cls(

@@ -146,12 +146,12 @@ class KernelSum:
     kind: str = "kernel"  # or memcpy, memset
 
 
-def gpu_frame(**known: Any) -> pd.DataFrame:
+def gpu_frame(**column_values: Any) -> pd.DataFrame:
     """The rows of Trace.gpu; a column that is not given has the value for what is unknown."""
-    count = len(known["start_ns"])
+    count = len(column_values["start_ns"])
     columns: dict[str, Any] = {}
     for column, unknown in _UNKNOWN.items():
-        values = known.get(column, unknown)
+        values = column_values.get(column, unknown)
         if isinstance(values, str):
             none = np.zeros(count, np.int8)
             columns[column] = pd.Categorical.from_codes(none, categories=pd.Index([values]))
@@ -210,9 +210,9 @@ def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def operator_rows(operators: pd.DataFrame) -> pd.DataFrame:
     """Rows of Trace.operators with the columns of Trace.gpu: on a CPU they stand for kernels."""
-    known = operators.rename(columns={"thread": "stream"})
-    unknown = {name: value for name, value in _UNKNOWN.items() if name not in known}
-    return known.assign(**(unknown | {"kind": "op", "device": -1}))
+    rows = operators.rename(columns={"thread": "stream"})
+    unknown = {name: value for name, value in _UNKNOWN.items() if name not in rows}
+    return rows.assign(**(unknown | {"kind": "op", "device": -1}))
 
 
 def window(
@@ -266,14 +266,14 @@ def end_to_end(process: int, sums: list[KernelSum], source: object) -> Iterator[
 def _laid(process: int, sums: list[KernelSum]) -> Iterator[Window]:
     table = pd.DataFrame([vars(row) for row in sums], columns=list(KernelSum.__annotations__))
     instances = table["instances"].to_numpy(np.int64)
-    each, longer = np.divmod(table["total_ns"].to_numpy(np.int64), np.maximum(instances, 1))
+    mean_ns, longer = np.divmod(table["total_ns"].to_numpy(np.int64), np.maximum(instances, 1))
     first = np.cumsum(instances) - instances
     texts = {name: table[name].astype("category") for name in ("name", "grid", "block", "kind")}
     count, now = int(instances.sum()), 0
     for begin in range(0, count, _ROWS):
         rows = np.arange(begin, min(begin + _ROWS, count))
         which = np.searchsorted(first, rows, side="right") - 1
-        end = now + np.cumsum(each[which] + (rows - first[which] < longer[which]))
+        end = now + np.cumsum(mean_ns[which] + (rows - first[which] < longer[which]))
         start = np.append(now, end[:-1])
         now = int(end[-1])
         gpu = gpu_frame(

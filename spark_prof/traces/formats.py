@@ -58,12 +58,12 @@ class Head:
         """Whether the text begins like that and these words stand in it."""
         return self.text.startswith(first) and all(word in self.text for word in words)
 
-    def has_table(self, wanted: Callable[[list[str]], bool]) -> bool:
+    def has_table(self, is_head: Callable[[list[str]], bool]) -> bool:
         """Whether one of the lines is the head line of such a CSV table."""
         if b"\0" in self.content[:1024]:
             return False
         lines = self.content.decode("utf-8", "replace").split("\n")
-        return any(wanted(head_of(line)) for line in lines if "," in line)
+        return any(is_head(head_of(line)) for line in lines if "," in line)
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,10 @@ FORMATS = (
 )  # fmt: skip
 """The first that shows counts. Results of load generators come after them."""
 
-BY_NAME = {known.name: known for known in FORMATS}
+BY_NAME = {row.name: row for row in FORMATS}
 
-_SURE = tuple(ending for known in FORMATS for ending in known.endings)
-_ENDINGS = (*_SURE, *(ending for known in FORMATS for ending in known.loose_endings))
+_SURE = tuple(ending for row in FORMATS for ending in row.endings)
+_ENDINGS = (*_SURE, *(ending for row in FORMATS for ending in row.loose_endings))
 
 
 def named_as_trace(path: str) -> bool:
@@ -221,9 +221,9 @@ def format_of(path: Path) -> str:
     if not raw:
         raise FormatError(path, "is empty; record it again")
     head = Head(path, raw)
-    for known in FORMATS:
-        if known.shows(head):
-            return known.name
+    for trace_format in FORMATS:
+        if trace_format.shows(head):
+            return trace_format.name
     # Whoever reads traces needs no load generators.
     from spark_prof.traces.benchmarks.read import recognise
 

@@ -122,11 +122,11 @@ class GraphNodes:
 
     def find(self, nodes: Int64s) -> Int64s:
         """The row of each node, -1 for a node that nobody saw created."""
-        known = self.frame["node"].to_numpy(np.int64)
-        if not len(known):
+        numbers = self.frame["node"].to_numpy(np.int64)
+        if not len(numbers):
             return np.full(len(nodes), -1, np.int64)
-        index = np.minimum(np.searchsorted(known, nodes), len(known) - 1)
-        return np.where((known[index] == nodes) & (nodes != 0), index, -1).astype(np.int64)
+        index = np.minimum(np.searchsorted(numbers, nodes), len(numbers) - 1)
+        return np.where((numbers[index] == nodes) & (nodes != 0), index, -1).astype(np.int64)
 
 
 def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]) -> GraphNodes:
@@ -137,7 +137,7 @@ def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]
     root = roots(number, rows["original"].astype(np.int64))
     created = rows["created_ns"].astype(np.int64)[root]
     capture = stretch_at(created, captures["start_ns"], captures["end_ns"])
-    module, layer = (np.where(capture >= 0, found, -1) for found in timeline.at(created))
+    module, layer = (np.where(capture >= 0, numbers, -1) for numbers in timeline.at(created))
     # What builds attention's metadata prepares the step, in a graph as outside of one.
     builds = (capture >= 0) & (captures["kind"] == _METADATA)[capture] if len(captures) else False
     module = np.where(builds & (module < 0), PREPARE, module)

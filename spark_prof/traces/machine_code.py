@@ -68,7 +68,7 @@ class _Cubin:
     path: Path
     source: str
     bytes: int
-    ran: set[str] = field(default_factory=set)
+    executed_symbols: set[str] = field(default_factory=set)
 
 
 class Cubins:
@@ -84,32 +84,34 @@ class Cubins:
 
     def find(self, symbol: str, registers: int) -> tuple[str, ...]:
         """The hashes of the cubins whose function of that name fits; empty where none is known."""
-        found = self._functions.get(symbol, {})
-        fitting = [key for key, count in found.items() if count in (0, registers)] or list(found)
+        registers_of = self._functions.get(symbol, {})
+        fitting = [key for key, count in registers_of.items() if count in (0, registers)] or list(
+            registers_of
+        )
         for key in fitting:
-            self._cubins[key].ran.add(symbol)
+            self._cubins[key].executed_symbols.add(symbol)
         return tuple(fitting)
 
     def of_kernels(self, kernels: pd.DataFrame, symbols: Mapping[str, str]) -> list[str]:
         """The `cubin` column for these kernels; `symbols` has the function of each name."""
         pairs = kernels[["name", "registers"]].astype({"name": object})
-        known = {
+        hashes = {
             (name, registers): " ".join(self.find(symbols[name], int(registers)))
             for name, registers in pairs.drop_duplicates().itertuples(index=False)
             if name in symbols
         }
-        return [known.get(pair, "") for pair in pairs.itertuples(index=False, name=None)]
+        return [hashes.get(pair, "") for pair in pairs.itertuples(index=False, name=None)]
 
     def keep(self, bundle: Path) -> pd.DataFrame:
         """Copies the cubins that ran into the bundle; the rows of the `cubins` table."""
         rows = []
         for key, cubin in self._cubins.items():
-            if cubin.ran:
+            if cubin.executed_symbols:
                 target = bundle / CUBINS_FOLDER
                 target.mkdir(exist_ok=True)
                 shutil.copyfile(cubin.path, target / f"{key}.cubin")
                 sync(target / f"{key}.cubin")
-            functions = "\n".join(sorted(cubin.ran))
+            functions = "\n".join(sorted(cubin.executed_symbols))
             rows.append((key, cubin.bytes, cubin.source, functions))
         if (bundle / CUBINS_FOLDER).is_dir():
             sync(bundle / CUBINS_FOLDER)
@@ -144,18 +146,18 @@ def function_key(architecture: str, instructions: bytes) -> str:
 
 def cached(keys: Sequence[str]) -> dict[str, str]:
     """The opcodes of those functions that are known, by key."""
-    found: dict[str, str] = {}
+    opcodes: dict[str, str] = {}
     with suppress(sqlite3.Error, OSError), _open() as connection:
         for at in range(0, len(keys), _AT_ONCE):
             part = keys[at : at + _AT_ONCE]
             marks = ",".join("?" * len(part))
             query = f"SELECT key, opcodes FROM functions WHERE key IN ({marks})"
-            found |= {
+            opcodes |= {
                 key: text
                 for key, text in connection.execute(query, part)
                 if isinstance(key, str) and isinstance(text, str)
             }
-    return found
+    return opcodes
 
 
 def remember(opcodes: Mapping[str, str]) -> None:
@@ -210,30 +212,34 @@ class MachineCode:
 
 def machine_code_of(bundle: Bundle) -> MachineCode:
     """The functions of a bundle that ran; those that its table lacks are read from its cubins."""
-    known = bundle.frame("functions", 0)
+    functions_table = bundle.frame("functions", 0)
     cubins = bundle.frame("cubins", 0, ["hash", "functions"])
-    there = set(zip(known["hash"], known["function"], strict=True))
-    wanted: dict[Path, set[str]] = {}
+    there = set(zip(functions_table["hash"], functions_table["function"], strict=True))
+    missing_symbols: dict[Path, set[str]] = {}
     for key, functions in cubins.itertuples(index=False):
         missing = {name for name in functions.split("\n") if name and (key, name) not in there}
         path = bundle.path / CUBINS_FOLDER / f"{key}.cubin"
         if missing and _HASH.fullmatch(key) and path.is_file():
-            wanted[path] = missing
-    found = read_machine_code(wanted)
-    if len(found.rows):
-        found.rows = pd.concat([known, found.rows], ignore_index=True) if len(known) else found.rows
+            missing_symbols[path] = missing
+    code = read_machine_code(missing_symbols)
+    if len(code.rows):
+        code.rows = (
+            pd.concat([functions_table, code.rows], ignore_index=True)
+            if len(functions_table)
+            else code.rows
+        )
     else:
-        found.rows = known
-    return found
+        code.rows = functions_table
+    return code
 
 
 def read_machine_code(
-    wanted: Mapping[Path, Collection[str] | None], seconds: float = MOST_SECONDS
+    symbols_of: Mapping[Path, Collection[str] | None], seconds: float = MOST_SECONDS
 ) -> MachineCode:
     """Reads these symbols, all if None, of the cubins, which are named after their hash."""
     result = MachineCode()
     codes: list[tuple[str, Code]] = []
-    for path, symbols in wanted.items():
+    for path, symbols in symbols_of.items():
         try:
             codes += [(path.stem, c) for c in read_code(path, symbols) if c.instructions]
         except CommandError as error:
@@ -255,20 +261,20 @@ def read_machine_code(
 def _opcodes(codes: list[Code], until: float, lost: list[str]) -> list[str]:
     """The opcodes of each function as text, from the cache or disassembled; empty if unknown."""
     keys = [function_key(code.architecture, code.instructions) for code in codes]
-    known = cached(keys)
-    new = {key: code for key, code in zip(keys, codes, strict=True) if key not in known}
+    opcodes = cached(keys)
+    new = {key: code for key, code in zip(keys, codes, strict=True) if key not in opcodes}
     tool = find_tool("nvdisasm") if new else None
     if new and tool is None:
         lost.append(f"machine code of {_kernels(new)} was not read: {missing_tool('nvdisasm')}")
     elif tool is not None:
-        known |= _disassembled(tool, new, until, lost)
-    return [known.get(key, "") for key in keys]
+        opcodes |= _disassembled(tool, new, until, lost)
+    return [opcodes.get(key, "") for key in keys]
 
 
 def _disassembled(
     tool: Path, codes: Mapping[str, Code], until: float, lost: list[str]
 ) -> dict[str, str]:
-    found: dict[str, str] = {}
+    opcodes: dict[str, str] = {}
     for architecture, keys in _batches(codes):
         if not architecture:
             lost.append(f"machine code of {_kernels(keys)} names no architecture")
@@ -281,16 +287,16 @@ def _disassembled(
         except ToolError as error:
             lost.append(f"machine code of {_kernels(keys)} for {architecture}: {error}")
             continue
-        done = {key: _text(counts) for key, counts in zip(keys, texts, strict=True) if counts}
-        if len(done) < len(keys):
-            unread = [codes[key].symbol for key in keys if key not in done]
+        part = {key: _text(counts) for key, counts in zip(keys, texts, strict=True) if counts}
+        if len(part) < len(keys):
+            unread = [codes[key].symbol for key in keys if key not in part]
             lost.append(
                 f"machine code of {_kernels(unread)} is damaged or newer than nvdisasm, such as "
                 f"{unread[0]:.60}"
             )
-        remember(done)
-        found |= done
-    return found
+        remember(part)
+        opcodes |= part
+    return opcodes
 
 
 def _kernels(kernels: Sized) -> str:

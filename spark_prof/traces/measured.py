@@ -85,9 +85,9 @@ class Measured:
 
 def state_folder() -> Path:
     """Where measured ceilings are kept, by the XDG base directory specification."""
-    given = os.environ.get("XDG_STATE_HOME", "")
+    state_home = os.environ.get("XDG_STATE_HOME", "")
     # The specification has relative paths ignored.
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    base = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
     return base / "spark-prof" / "ceilings"
 
 
@@ -132,20 +132,20 @@ def find_measured(device: str) -> tuple[Path, Measured] | None:
 
     Files that are damaged are passed over: nobody named them.
     """
-    found = []
+    measurements = []
     with suppress(OSError):
         for path in sorted(state_folder().glob("*.json"))[:_MOST_FILES]:
             with suppress(CommandError):
-                found.append((path, read_measured(path)))
-    own = [pair for pair in found if pair[1].device == device]
-    return max(own, key=lambda pair: pair[1].taken, default=None)
+                measurements.append((path, read_measured(path)))
+    of_device = [pair for pair in measurements if pair[1].device == device]
+    return max(of_device, key=lambda pair: pair[1].taken, default=None)
 
 
 def measured_for(device: str, file: Path | None = None) -> Measured | None:
     """The measured ceilings to hold a recording of that device against, None without any."""
     if file is None:
-        found = find_measured(device)
-        return found[1] if found else None
+        latest = find_measured(device)
+        return latest[1] if latest else None
     measured = read_measured(file)
     if measured.device != device:
         raise CommandError(

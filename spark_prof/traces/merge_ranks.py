@@ -56,7 +56,7 @@ def moved(rows: pa.Table, shift: Shift) -> pa.Table:
 SHARED_TABLES = frozenset({"log", "cubins", "functions"})
 """Tables of all processes of a bundle, kept as rank 0's."""
 
-_ALIKE = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")
+_SHARED_FACTS = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")
 """Facts that all ranks of one run share."""
 
 
@@ -85,7 +85,7 @@ def check_same_run(parts: Sequence[Bundle]) -> None:
 def _difference(first: Bundle, second: Bundle) -> str | None:
     """Why the two cannot be parts of one run."""
     ours, theirs = (part.facts(part.ranks[0]) for part in (first, second))
-    for name in _ALIKE:
+    for name in _SHARED_FACTS:
         values = [_portable(name, fact.get(name)) for fact in (ours, theirs)]
         if name in ours and name in theirs and values[0] != values[1]:
             return f"{name} differs ({ours[name]!r:.40} and {theirs[name]!r:.40})"
@@ -97,7 +97,7 @@ def _portable(name: str, value: object) -> object:
     if name == "model":
         return PurePath(str(value)).name
     if isinstance(value, dict):
-        return {key: each for key, each in value.items() if key != "_name_or_path"}
+        return {key: entry for key, entry in value.items() if key != "_name_or_path"}
     return value
 
 
@@ -118,10 +118,12 @@ def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
         if any(table_file("cubins", 0) in part.meta.tables for part in parts):
             tables.add("cubins", 0, _cubins([part.frame("cubins", 0) for part in parts]))
         if any(table_file("functions", 0) in part.meta.tables for part in parts):
-            found = pd.concat([part.frame("functions", 0) for part in parts], ignore_index=True)
+            functions = pd.concat([part.frame("functions", 0) for part in parts], ignore_index=True)
             texts = {"architecture": str, "suffix": str}
-            found = found.astype(texts).drop_duplicates(["hash", "function"], ignore_index=True)
-            tables.add("functions", 0, found)
+            functions = functions.astype(texts).drop_duplicates(
+                ["hash", "function"], ignore_index=True
+            )
+            tables.add("functions", 0, functions)
     rows = dict(tables.rows)
     for part in parts:
         for name in part.meta.tables.keys() - rows:
@@ -184,11 +186,11 @@ def _severity(state: str) -> int:
 def _cubins(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Each piece of machine code once, with the kernels that ran of it on any host."""
     rows = pd.concat(tables, ignore_index=True).astype({"source": str})
-    ran = rows.groupby("hash")["functions"].agg(
+    kernels = rows.groupby("hash")["functions"].agg(
         lambda names: "\n".join(sorted({n for text in names for n in text.split("\n") if n}))
     )
     rows = rows.drop_duplicates("hash").sort_values("hash", ignore_index=True)
-    return rows.assign(functions=rows["hash"].map(ran))
+    return rows.assign(functions=rows["hash"].map(kernels))
 
 
 def _files_of(meta: Meta, process: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
     What an export lacks goes to the rank's log. An export that cannot be read is as good as none.
     """
     opened: list[Foreign] = []
-    found: dict[int, list[tuple[Path, Process]]] = {}
+    processes: dict[int, list[tuple[Path, Process]]] = {}
     for export in exports:
         try:
             opened.append(nsys_export(export, lambda _: False))
@@ -62,11 +62,11 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
             append_log(pieces, "nsys", time.time_ns(), str(error))
             continue
         for process in opened[-1].processes:
-            found.setdefault(process.facts["pid"], []).append((export, process))
+            processes.setdefault(process.facts["pid"], []).append((export, process))
     ranks: dict[int, _Rank] = {}
     for facts in json_files(pieces, "rank*.facts.json"):
         name, pid = str(facts.get("process")), facts.get("pid")
-        candidates = found.get(pid, []) if isinstance(pid, int) else []
+        candidates = processes.get(pid, []) if isinstance(pid, int) else []
         lines: tuple[str, ...]
         if len(candidates) == 1:
             export, process = candidates[0]
@@ -116,12 +116,12 @@ def read_nsys_piece(pieces: Path, process: str, piece: int) -> Trace | None:
 
 
 def _spans(pieces: Path, process: str) -> dict[int, tuple[int, int]]:
-    found = {}
+    spans = {}
     for piece in piece_numbers(pieces, process):
         steps = load_array(pieces / array_name(process, "steps", piece), STEP_DTYPE)
         if len(steps):
-            found[piece] = int(steps["start_ns"].min()), int(steps["end_ns"].max())
-    return found
+            spans[piece] = int(steps["start_ns"].min()), int(steps["end_ns"].max())
+    return spans
 
 
 def _file_name(process: str, piece: int, table: str, part: str) -> str:
@@ -156,9 +156,9 @@ def _write_work(pieces: Path, foreign: Foreign, owners: Sequence[_Rank | None]) 
 
 def _inside(window: Window, first: int, last: int) -> Iterator[pd.DataFrame]:
     """The rows of a window that belong to a piece; work without a launch by its own time."""
-    trace, known = window.trace, window.launch_ns >= 0
-    begun = np.where(known, window.launch_ns, trace.gpu["start_ns"].to_numpy())
-    yield trace.gpu.assign(launched=known)[(begun >= first) & (begun <= last)]
+    trace, launched = window.trace, window.launch_ns >= 0
+    begun = np.where(launched, window.launch_ns, trace.gpu["start_ns"].to_numpy())
+    yield trace.gpu.assign(launched=launched)[(begun >= first) & (begun <= last)]
     for frame in (trace.launches, trace.overhead):
         yield frame[frame["start_ns"].between(first, last)]
 

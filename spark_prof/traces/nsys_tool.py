@@ -91,11 +91,11 @@ def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
 
 
 def _installed(root: Path) -> Iterator[Path]:
-    seen: set[Path] = set()
+    programs: set[Path] = set()
     for place in _PLACES:
         for path in sorted(root.glob(place)):
-            if os.access(path, os.X_OK) and (real := path.resolve()) not in seen:
-                seen.add(real)
+            if os.access(path, os.X_OK) and (real := path.resolve()) not in programs:
+                programs.add(real)
                 yield path
 
 
@@ -104,13 +104,13 @@ def _probe(path: Path) -> Nsys:
     if "nsight-compute" in str(path.resolve()):
         raise CommandError(f"{path} is part of Nsight Compute and cannot make a report")
     code, output = _run([str(path), "--version"], _VERSION_SECONDS)
-    found = re.search(r"version (\d{4}(?:\.\d+)+)", output)
-    if code or not found:
+    match = re.search(r"version (\d{4}(?:\.\d+)+)", output)
+    if code or not match:
         raise CommandError(f"{path} does not say its version ({_last_line(output) or code})")
-    version = tuple(map(int, found[1].split(".")))
+    version = tuple(map(int, match[1].split(".")))
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise CommandError(f"{path} is version {found[1]}, spark-prof needs {oldest} or later")
+        raise CommandError(f"{path} is version {match[1]}, spark-prof needs {oldest} or later")
     return Nsys(path, version)
 
 
@@ -147,8 +147,8 @@ def _run(
 
 def _last_line(output: str) -> str:
     lines: Iterable[str] = re.split(r"[\r\n]+", output)
-    told = [line.strip() for line in lines if line.strip() and not _BAR.search(line)]
-    return told[-1][:300] if told else ""
+    texts = [line.strip() for line in lines if line.strip() and not _BAR.search(line)]
+    return texts[-1][:300] if texts else ""
 
 
 _HEAD = re.compile(rb"NVIDIA Tegra Profiler Report (?:(\d{1,6}(?:@\d{1,6}){1,4})|\d+\.)")
@@ -161,8 +161,8 @@ def report_version(path: Path) -> str | None:
     Older ones, such as those of 2023.1, have the version of their format there, `1.`.
     """
     with os_errors(f"cannot read {path}"), path.open("rb") as file:
-        found = _HEAD.match(file.read(_HEAD_BYTES))
-    return (found[1] or b"").decode().replace("@", ".") if found else None
+        match = _HEAD.match(file.read(_HEAD_BYTES))
+    return (match[1] or b"").decode().replace("@", ".") if match else None
 
 
 def export_report(path: Path, folder: Path) -> Path:

@@ -32,8 +32,8 @@ A tensor-parallel number is the rank only where nothing else is parallel.
 
 def rank_named(name: str) -> int | None:
     """The rank that a file's name tells, None where it tells none."""
-    found = (re.search(pattern, name) for pattern, _, _ in RANK_NAMES)
-    return next((int(match[1]) for match in found if match), None)
+    matches = (re.search(pattern, name) for pattern, _, _ in RANK_NAMES)
+    return next((int(match[1]) for match in matches if match), None)
 
 
 _PLACE = re.compile(r"(rank|worker|(?<![a-z])(?:dp|pp|tp|ep))[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE)
@@ -66,8 +66,8 @@ def world_of(path: Path) -> InWorld | None:
             head = next(blocks, b"")
     except CommandError:
         return None
-    found = _WORLD.search(head)
-    rank, size = (key.search(found[1]) if found else None for key in (_RANK, _SIZE))
+    match = _WORLD.search(head)
+    rank, size = (key.search(match[1]) if match else None for key in (_RANK, _SIZE))
     return InWorld(int(rank[1]), int(size[1])) if rank and size else None
 
 
@@ -96,15 +96,15 @@ def why_several(paths: Sequence[Path]) -> str:
     if len(paths) > _MOST_LOOKED_INTO:
         return "" if apart_by_name(names) else "they are too many to look into"
     worlds = [world_of(path) for path in paths]
-    told = [world for world in worlds if world is not None]
-    sizes = sorted({world.size for world in told})
+    readable = [world for world in worlds if world is not None]
+    sizes = sorted({world.size for world in readable})
     if len(sizes) > 1:
         return f"they are of runs of {' and '.join(map(str, sizes))} ranks"
-    if len(told) == len(paths) and len({world.rank for world in told}) == len(told):
+    if len(readable) == len(paths) and len({world.rank for world in readable}) == len(readable):
         return ""
     if apart_by_name(names):
         return ""
-    if len(told) == len(paths):
+    if len(readable) == len(paths):
         return SAME_RANK
     return "nothing tells that they are ranks of one run"
 

@@ -37,16 +37,16 @@ def is_url(source: str) -> bool:
 
 def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
     """Copies the file or folder that a URL names; the copy's path below `into`."""
-    shown = without_password(url)
+    address = without_password(url)
     name = PurePosixPath(urlsplit(url).path).name
     target = into / (name if name not in ("", "..") else "source")
     left = most_bytes
     with _one_line(url):
         store, root = _store(url)
-        found = _on_web(store, url, target) if _protocol(url) in _WEB else _files(store, root)
-        for number, (path, below) in enumerate(found):
+        files = _on_web(store, url, target) if _protocol(url) in _WEB else _files(store, root)
+        for number, (path, below) in enumerate(files):
             if number == _MOST_FILES:
-                raise CommandError(f"{shown} holds more than {_MOST_FILES:,} files; name one run")
+                raise CommandError(f"{address} holds more than {_MOST_FILES:,} files; name one run")
             copy = target.joinpath(*PurePosixPath(below).parts)
             copy.parent.mkdir(parents=True, exist_ok=True)
             with store.open(path, "rb") as source, open(copy, "wb") as file:
@@ -54,7 +54,7 @@ def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
                     left -= len(block)
                     if left < 0:
                         size = f"{most_bytes / 2**30:,.3g} GiB"
-                        raise CommandError(f"{shown} is larger than {size}; copy it yourself")
+                        raise CommandError(f"{address} is larger than {size}; copy it yourself")
                     file.write(block)
     return target
 
@@ -85,7 +85,7 @@ def _store(url: str) -> tuple[Any, str]:
 @contextmanager
 def _one_line(url: str) -> Iterator[None]:
     """Says in one line what went wrong in a store."""
-    shown = without_password(url)
+    address = without_password(url)
     try:
         yield
     except CommandError:
@@ -97,13 +97,13 @@ def _one_line(url: str) -> Iterator[None]:
             f"run: pip install {package}" if package else "copy it yourself, or see fsspec's pages"
         )
         needed = package or f"a package of fsspec for {protocol}"
-        raise CommandError(f"{shown} needs {needed}; {way}") from error
+        raise CommandError(f"{address} needs {needed}; {way}") from error
     except FileNotFoundError as error:
-        raise CommandError(f"{shown} does not exist, or may not be read") from error
+        raise CommandError(f"{address} does not exist, or may not be read") from error
     # Every store raises exceptions of its own: what they have in common is that reading failed.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CommandError(f"cannot read {shown}: {reason}") from error
+        raise CommandError(f"cannot read {address}: {reason}") from error
 
 
 def _files(store: Any, root: str) -> Iterator[tuple[str, str]]:

@@ -77,7 +77,7 @@ class RecordingInProgress(Source):
 
 
 @dataclass(frozen=True)
-class Trace(Source):
+class TraceSource(Source):
     """What can be imported: a file in one of `formats.FORMATS`, or a folder with one run."""
 
     format: str
@@ -108,7 +108,7 @@ class TuneFile(AbResult):
 
 
 @dataclass(frozen=True)
-class MachineCode(Source):
+class MachineCodeSource(Source):
     """A cubin, a folder of them, a library or an executable."""
 
 
@@ -131,17 +131,17 @@ def resolve(source: str) -> Source:
     if members := _several(source):
         return Folder(source, members)
     if holds_machine_code(path):
-        return MachineCode(source)
+        return MachineCodeSource(source)
     kind = format_of(path)
-    return LoadTest(source) if kind == BENCHMARK else Trace(source, kind)
+    return LoadTest(source) if kind == BENCHMARK else TraceSource(source, kind)
 
 
 @contextmanager
 def fetched(source: str | Source) -> Iterator[Source]:
     """What the person named, on this disk: a copy of what is remote, which is gone afterwards."""
-    found = resolve(source) if isinstance(source, str) else source
-    with fetched_path(found.name) as path:
-        yield resolve(str(path)) if is_url(found.name) else found
+    resolved = resolve(source) if isinstance(source, str) else source
+    with fetched_path(resolved.name) as path:
+        yield resolve(str(path)) if is_url(resolved.name) else resolved
 
 
 @contextmanager
@@ -155,9 +155,11 @@ def fetched_path(source: str) -> Iterator[Path]:
             yield local_copy(source, folder)
         except CommandError as error:
             # The copy is gone when this is read: what was named is not.
-            shown = without_password(source).rstrip("/")
-            told = re.sub(rf"{re.escape(str(folder))}/[^/\s:;,'\"]+", lambda _: shown, str(error))
-            error.args = (told,)
+            address = without_password(source).rstrip("/")
+            message = re.sub(
+                rf"{re.escape(str(folder))}/[^/\s:;,'\"]+", lambda _: address, str(error)
+            )
+            error.args = (message,)
             raise
 
 
@@ -176,8 +178,8 @@ def command_of_result(path: Path) -> str:
     Only the first bytes are looked at: the file may be damaged further on.
     """
     with suppress(OSError), open(path, "rb") as file:
-        if found := _RESULT_MARK.search(file.read(_RESULT_HEAD)):
-            return found[1].decode()
+        if mark := _RESULT_MARK.search(file.read(_RESULT_HEAD)):
+            return mark[1].decode()
     return ""
 
 
@@ -209,14 +211,14 @@ def find_members(source: str) -> list[Member]:
     recording with all that lies below it. Links to folders are not followed, so that a link to a
     folder above ends nothing. What is hidden is left out, and so is what lies in a bundle.
     """
-    found = _in_store(source) if is_url(source) else _in_folder(Path(source), source)
-    if len(found) > MOST_MEMBERS:
+    members = _in_store(source) if is_url(source) else _in_folder(Path(source), source)
+    if len(members) > MOST_MEMBERS:
         raise CommandError(
             f"{source} holds more than {MOST_MEMBERS:,} recordings; give a folder of fewer"
         )
-    if not found:
+    if not members:
         raise NoMembersError(f"{source} holds no bundle and no trace; record or import one first")
-    return sorted(found, key=lambda member: member.name)
+    return sorted(members, key=lambda member: member.name)
 
 
 _Below = tuple[Iterable[str], Iterable[str], Iterable[str]]
@@ -228,23 +230,23 @@ def _in_folder(folder: Path, source: str) -> list[Member]:
         return [Member(folder.name or source, source)]
     if not folder.is_dir():
         raise CommandError(f"{folder} does not exist; give a bundle, a trace or a folder of them")
-    seen = 0
+    count = 0
 
     def look(prefix: str) -> _Below:
-        nonlocal seen
+        nonlocal count
         bundles: list[str] = []
         folders: list[str] = []
         traces: list[str] = []
         with os_errors(f"cannot look into {folder / prefix}"), os.scandir(folder / prefix) as all_:
             entries = [entry for entry in all_ if not entry.name.startswith(".")]
         for entry in entries:
-            seen += 1
+            count += 1
             name = str(PurePosixPath(prefix, entry.name))
             if entry.is_dir(follow_symlinks=False):
                 (bundles if is_bundle(folder / name) else folders).append(name)
             elif _is_file(entry) and (named_as_trace(name) or _holds_trace(folder / name)):
                 traces.append(name)
-        if seen > _MOST_ENTRIES:
+        if count > _MOST_ENTRIES:
             raise CommandError(f"{source} holds more than {_MOST_ENTRIES:,} files; give one below")
         return bundles, folders, traces
 
@@ -277,18 +279,18 @@ def _walked(source: str, base: str, look: Callable[[str], _Below]) -> list[Membe
         whole = PurePosixPath(base).name, source
         return Member(name, f"{base}/{name}") if name else Member(*whole)
 
-    found: list[Member] = []
+    members: list[Member] = []
     waiting = [""]
-    while waiting and len(found) <= MOST_MEMBERS:
+    while waiting and len(members) <= MOST_MEMBERS:
         prefix = waiting.pop()
         bundles, folders, traces = map(list, look(prefix))
-        found += map(member, bundles)
+        members += map(member, bundles)
         if _one_run(traces, folders, None if is_url(base) else Path(base)):
-            found.append(member(prefix))
+            members.append(member(prefix))
         else:
-            found += [member(name) for name in traces if not _captured(name)]
+            members += [member(name) for name in traces if not _captured(name)]
             waiting += [name for name in folders if name.count("/") < _DEPTH - 1]
-    return found
+    return members
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -314,17 +316,17 @@ def _captured(name: str) -> bool:
 
 def _one_run(traces: Sequence[str], folders: Iterable[str], base: Path | None) -> bool:
     """Whether a folder's traces are the ranks of one run, or one with captures of its graphs."""
-    own = [name for name in traces if not _captured(name)]
-    if len(own) == 1:
-        return len(own) < len(traces) or any(_captured(f"{name}/") for name in folders)
-    return one_run(own, base)
+    uncaptured = [name for name in traces if not _captured(name)]
+    if len(uncaptured) == 1:
+        return len(uncaptured) < len(traces) or any(_captured(f"{name}/") for name in folders)
+    return one_run(uncaptured, base)
 
 
 def recordings_below(source: str) -> tuple[Member, ...]:
     """The recordings that a person named, whatever reads them: those of a folder, else itself."""
-    found = resolve(source)
-    if isinstance(found, Folder):
-        return found.members
+    resolved = resolve(source)
+    if isinstance(resolved, Folder):
+        return resolved.members
     return (Member(PurePosixPath(source).name or source, source),)
 
 
@@ -357,14 +359,14 @@ def _facts(path: Path) -> Iterator[object]:
 
 def _files(folder: Path) -> Iterator[object]:
     """Every file below a folder; links to folders and what is hidden are left out."""
-    seen = 0
+    count = 0
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.startswith("."):
                 continue
-            seen += 1
-            if seen > _MOST_FILES:
+            count += 1
+            if count > _MOST_FILES:
                 return
             path = os.path.join(place, name)
             yield os.path.relpath(path, folder), _state(os.stat(path))

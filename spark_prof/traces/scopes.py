@@ -76,20 +76,20 @@ def enclosing(start: Int64s, end: Int64s) -> Int64s:
 
 def innermost(start: Int64s, end: Int64s, parents: Int64s, times: Int64s) -> Int64s:
     """The innermost range of one thread that is open at each time, -1 for none."""
-    found = np.searchsorted(start, times, side="right") - 1
-    active = np.flatnonzero(found >= 0)
+    innermost_range = np.searchsorted(start, times, side="right") - 1
+    active = np.flatnonzero(innermost_range >= 0)
     while len(active):
-        closed = end[found[active]] < times[active]
+        closed = end[innermost_range[active]] < times[active]
         active = active[closed]
-        found[active] = parents[found[active]]
-        active = active[found[active] >= 0]
-    return found.astype(np.int64)
+        innermost_range[active] = parents[innermost_range[active]]
+        active = active[innermost_range[active] >= 0]
+    return innermost_range.astype(np.int64)
 
 
 def groups(keys: Int64s) -> Iterator[tuple[int, Int64s]]:
     """Each key, such as a thread, with the rows that have it, in order."""
-    found: dict[int, Int64s] = pd.Series(keys).groupby(keys, sort=False).indices  # type: ignore[assignment]
-    yield from found.items()
+    rows_of: dict[int, Int64s] = pd.Series(keys).groupby(keys, sort=False).indices  # type: ignore[assignment]
+    yield from rows_of.items()
 
 
 _DEEPEST = 256
@@ -144,41 +144,41 @@ class ScopeWalk:
 
     def at(self, threads: Int64s, times: Int64s) -> Int64s:
         """The scope that was open on a thread at a time in this stretch."""
-        found = np.full(len(times), NO_SCOPE, np.int64)
+        scope = np.full(len(times), NO_SCOPE, np.int64)
         for thread, rows in groups(threads):
             stack = self._stacks.get(thread)
             if stack is not None:
                 place = innermost(stack.start, stack.end, stack.parents, times[rows])
-                found[rows] = np.where(place >= 0, stack.scope[place], NO_SCOPE)
-        return found
+                scope[rows] = np.where(place >= 0, stack.scope[place], NO_SCOPE)
+        return scope
 
     def _enter(self, thread: int, ranges: ModuleRanges, rows: Int64s) -> Int64s:
         rows_start, rows_end = ranges.start[rows], ranges.end[rows]
         tied = (rows_start[1:] == rows_start[:-1]) & (rows_end[1:] > rows_end[:-1])
         order = np.lexsort((-rows_end, rows_start)) if tied.any() else np.arange(len(rows))
         start, end, name = rows_start[order], rows_end[order], ranges.name[rows][order]
-        known = np.empty(0, np.int64)
+        open_scope = np.empty(0, np.int64)
         open_ = self._stacks.get(thread)
         if open_ is not None:
             start, end = np.append(open_.start, start), np.append(open_.end, end)
-            known = open_.scope
+            open_scope = open_.scope
         parents = enclosing(start, end)
-        scope = self._named(parents, known, name)
+        scope = self._named(parents, open_scope, name)
         self._stacks[thread] = _Stack(start, end, scope, parents)
-        found = np.empty(len(rows), np.int64)
-        found[order] = scope[len(known) :]
-        return found
+        scope_of_row = np.empty(len(rows), np.int64)
+        scope_of_row[order] = scope[len(open_scope) :]
+        return scope_of_row
 
-    def _named(self, parents: Int64s, known: Int64s, name: Int64s) -> Int64s:
+    def _named(self, parents: Int64s, open_scope: Int64s, name: Int64s) -> Int64s:
         """The scope of each range: those of the open ones are known, the rest follow by depth."""
-        scope = np.append(known, np.full(len(name), NO_SCOPE, np.int64))
-        names = np.append(np.zeros(len(known), np.int64), name)
-        done = np.zeros(len(scope), bool)
-        done[: len(known)] = True
-        left = np.arange(len(known), len(scope))
+        scope = np.append(open_scope, np.full(len(name), NO_SCOPE, np.int64))
+        names = np.append(np.zeros(len(open_scope), np.int64), name)
+        resolved = np.zeros(len(scope), bool)
+        resolved[: len(open_scope)] = True
+        left = np.arange(len(open_scope), len(scope))
         for _ in range(_DEEPEST):
             parent = parents[left]
-            ready = (parent < 0) | done[parent]
+            ready = (parent < 0) | resolved[parent]
             rows, parent = left[ready], parent[ready]
             if not len(rows):
                 break
@@ -189,14 +189,14 @@ class ScopeWalk:
                 [self._scopes.child(over - 1, self._names[number]) for over, number in numbers],
                 np.int64,
             )[codes]
-            done[rows] = True
+            resolved[rows] = True
             left = left[~ready]
         parents = parents.copy()
         while len(left):
             over = parents[left]
-            reached = done[over]
+            reached = resolved[over]
             scope[left[reached]] = scope[over[reached]]
-            done[left[reached]] = True
+            resolved[left[reached]] = True
             left, over = left[~reached], over[~reached]
             parents[left] = parents[over]
         return scope

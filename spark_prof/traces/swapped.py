@@ -65,7 +65,7 @@ def swapped_slots(places: Iterable[SwappedPlace]) -> tuple[SwappedSlot, ...]:
     names: dict[tuple[str, str], set[str]] = {}
     for place in places:
         names.setdefault((place.slot, place.kernel), set()).add(place.name)
-    return tuple(SwappedSlot(*key, len(own)) for key, own in names.items())
+    return tuple(SwappedSlot(*key, len(modules)) for key, modules in names.items())
 
 
 def fact_of(places: Iterable[SwappedPlace]) -> dict[str, list[dict[str, Any]]]:
@@ -89,21 +89,21 @@ def layers_of(bundle: Bundle, rank: int) -> pd.DataFrame:
     if not places or layers.empty:
         return layers
     texts = ("quant_method", "kernel", "weight_dtype", "parameters")
-    found = layers.astype(dict.fromkeys(texts, object))
+    layers_as_run = layers.astype(dict.fromkeys(texts, object))
     at = {str(path): number for number, path in enumerate(layers["path"])}
     for place in places:
         number = at.get(place.name + _EXPERTS, at.get(place.name))
         if number is None:
             continue
-        row = found.index[number]
-        own = "spark_prof" if place.kernel == "spark_prof" else f"spark_prof {place.kernel}"
-        found.loc[row, "kernel"] = own
+        row = layers_as_run.index[number]
+        kernel = "spark_prof" if place.kernel == "spark_prof" else f"spark_prof {place.kernel}"
+        layers_as_run.loc[row, "kernel"] = kernel
         if place.format and place.bytes > 0:
-            found.loc[row, ["quant_method", "weight_dtype", "parameters"]] = (
+            layers_as_run.loc[row, ["quant_method", "weight_dtype", "parameters"]] = (
                 f"spark_prof {place.format}", place.format, "",
             )  # fmt: skip
-            found.loc[row, "bytes"] = place.bytes
-    return found
+            layers_as_run.loc[row, "bytes"] = place.bytes
+    return layers_as_run
 
 
 def tensors_of(bundle: Bundle, rank: int) -> pd.DataFrame:
@@ -112,18 +112,22 @@ def tensors_of(bundle: Bundle, rank: int) -> pd.DataFrame:
     narrow = {p.name: p for p in swapped_places(bundle, rank) if p.format and p.bytes > 0}
     if tensors.empty or not narrow:
         return tensors
-    found = tensors.astype({"dtype": object, "format": object})
-    own = (found["kind"] == "weight") & found["module"].astype(str).isin(narrow)
-    largest = found[own].sort_values("bytes", ascending=False).drop_duplicates("module")
+    tensors_as_run = tensors.astype({"dtype": object, "format": object})
+    is_narrow = (tensors_as_run["kind"] == "weight") & tensors_as_run["module"].astype(str).isin(
+        narrow
+    )
+    largest = (
+        tensors_as_run[is_narrow].sort_values("bytes", ascending=False).drop_duplicates("module")
+    )
     for row, module in largest["module"].astype(str).items():
         place = narrow[module]
-        found.loc[row, ["dtype", "format"]] = "uint8", place.format
-        found.loc[row, "bytes"] = place.bytes
-    return found
+        tensors_as_run.loc[row, ["dtype", "format"]] = "uint8", place.format
+        tensors_as_run.loc[row, "bytes"] = place.bytes
+    return tensors_as_run
 
 
-def _of_facts(told: object) -> Iterator[SwappedPlace]:
-    for row in told if isinstance(told, list) else ():
+def _of_facts(fact: object) -> Iterator[SwappedPlace]:
+    for row in fact if isinstance(fact, list) else ():
         places = row.get("places") if isinstance(row, Mapping) else None
         if not isinstance(places, Mapping):
             continue
@@ -139,7 +143,7 @@ def _of_result(folder: Path, rank: int) -> Iterator[SwappedPlace]:
             return
         result = json.loads(path.read_bytes())
         side = next(r["side"] for r in result["recordings"] if r["folder"] == folder.name)
-        rows = [r for own in result["swaps"] if own["rank"] == rank for r in own["swaps"]]
+        rows = [r for worker in result["swaps"] if worker["rank"] == rank for r in worker["swaps"]]
         for row in rows:
             if row["side"] == side and row["state"] == "live":
                 yield from _place(row, str(row["name"]), row["bytes"])

@@ -48,10 +48,10 @@ class Table:
         """The Arrow schema that every file of this table has."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
 
-    def later_columns(self, found: pa.Schema) -> list[Column] | None:
+    def later_columns(self, schema: pa.Schema) -> list[Column] | None:
         """The columns that a file with that schema was written before; None if it is no such."""
-        missing = [c for c in self.columns if c.name not in found.names]
-        fits = found.equals(pa.schema([f for f in self.schema if f.name in found.names]))
+        missing = [c for c in self.columns if c.name not in schema.names]
+        fits = schema.equals(pa.schema([f for f in self.schema if f.name in schema.names]))
         return missing if fits and all(c.default is not None for c in missing) else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spark_prof.tune.budget import Budget
-from spark_prof.tune.known_gains import Evidence
+from spark_prof.tune.known_gains import TrialEvidence
 from spark_prof.tune.tune_trial import (
     BASE,
     Candidate,
@@ -43,14 +43,14 @@ class Bench:
 
     measure: Measure
     budget: Budget
-    evidence: Evidence
+    evidence: TrialEvidence
     order: dict[str, int]  # of the candidates' words in their table
     swapped: list[str]  # candidates that share an engine with the base
-    others: list[str]  # candidates that need one of their own
+    separate: list[str]  # candidates that need one of their own
     say: Callable[[str], None]  # shows one line of progress
     journal: Callable[[Trial], None]  # is given each trial as it ends
     answer: Answer = field(default_factory=Answer)
-    known: frozenset[str] = frozenset()  # candidates that were faster before
+    faster_before: frozenset[str] = frozenset()  # candidates that were faster before
     lead: str = ""  # what was tried before all swaps, and is faster
 
     @classmethod
@@ -69,14 +69,17 @@ class Bench:
         """
         order = {candidate.words: at for at, candidate in enumerate(candidates)}
         swapped = [w for w in order if swaps_only((w,)) and w not in alone]
-        others = [words for words in order if words not in swapped]
-        evidence = Evidence(swapped, measure.floor)
-        known = frozenset(c.words for c in candidates if c.known)
+        separate = [words for words in order if words not in swapped]
+        evidence = TrialEvidence(swapped, measure.floor)
+        faster_before = frozenset(c.words for c in candidates if c.faster_before)
         budget = Budget(measure)
-        return cls(measure, budget, evidence, order, swapped, others, say, journal, known=known)
+        return cls(
+            measure, budget, evidence, order, swapped, separate, say, journal,
+            faster_before=faster_before,
+        )  # fmt: skip
 
     def together(
-        self, number: int, pairs: Sequence[Pair], also: Sequence[Combination], each: float,
+        self, number: int, pairs: Sequence[Pair], also: Sequence[Combination], seconds: float,
         stage: Stage = "search",
     ) -> None:  # fmt: skip
         """Measures pairs in one engine; where it ends without a word, its halves apart."""
@@ -86,14 +89,14 @@ class Bench:
             if (within := self.budget.left - reserve) <= 0:
                 return
             some = [c for c in also if not self.evidence.holds_bad(c)]
-            done = 0
+            finished = 0
             try:
-                for trial in self.measure.together(stage, number, waiting, some, each, within):
+                for trial in self.measure.together(stage, number, waiting, some, seconds, within):
                     self.keep(trial)
-                    done += 1
+                    finished += 1
                 return
             except EngineEndedError as error:
-                waiting = waiting[done:]
+                waiting = waiting[finished:]
                 if self.budget.left <= reserve:
                     return  # its time is up, by nobody's fault
                 blamed = list(error.blamed)
@@ -103,30 +106,32 @@ class Bench:
                     self.fail(stage, number, combination, str(error))
                 if not blamed:
                     half = len(waiting) // 2
-                    self.together(number, waiting[:half], (), each, stage)
-                    self.together(number, waiting[half:], (), each, stage)
+                    self.together(number, waiting[:half], (), seconds, stage)
+                    self.together(number, waiting[half:], (), seconds, stage)
                     return
                 waiting = [p for p in waiting if not self.evidence.holds_bad(p.combination)]
 
     def start(
-        self, stage: Stage, number: int, alike: Sequence[Combination], starts: int = 2
+        self, stage: Stage, number: int, combinations: Sequence[Combination], starts: int = 2
     ) -> None:
         """Starts one engine, and keeps the time for those that confirm, unless it is of them."""
         reserve = self._reserve(stage, starts)
         try:
-            for trial in self.measure.start(stage, number, alike, self.budget.left - reserve):
+            for trial in self.measure.start(
+                stage, number, combinations, self.budget.left - reserve
+            ):
                 self.keep(trial)
         except EngineEndedError as error:
-            if self.budget.left <= reserve and alike[0]:
+            if self.budget.left <= reserve and combinations[0]:
                 why = "no time was left while its engine started"
-                self.evidence.why |= dict.fromkeys((c[-1] for c in alike if c), why)
+                self.evidence.why |= dict.fromkeys((c[-1] for c in combinations if c), why)
                 return
-            singles: list[Combination] = [c for c in alike if len(c) == 1]
+            singles: list[Combination] = [c for c in combinations if len(c) == 1]
             if len(singles) > 1 and not error.blamed:
                 for combination in singles:
                     self.start(stage, number, [combination], starts)
                 return
-            for combination in error.blamed if len(singles) > 1 else [alike[0]]:
+            for combination in error.blamed if len(singles) > 1 else [combinations[0]]:
                 self.fail(stage, number, combination, str(error), paired=False)
             if rest := [c for c in singles if not self.evidence.holds_bad(c)]:
                 self.start(stage, number, rest, starts)
@@ -187,7 +192,7 @@ def names(group: Sequence[str]) -> str:
     return " and ".join(name_of((words,)) for words in group)
 
 
-def alike(candidates: Sequence[str]) -> list[list[str]]:
+def engine_groups(candidates: Sequence[str]) -> list[list[str]]:
     """Candidates by what an engine has to be started with: those that differ in swaps share one."""
     groups: dict[object, list[str]] = {}
     for words in candidates:

@@ -50,7 +50,7 @@ _REQUANTIZES = (
     "it quantizes BF16 weights at load, which changes the model; --allow-requantize tries it"
 )
 _NARROWS = "it narrows the KV cache, which changes the model; --allow-kv-dtype tries it"
-_GONE = {"MXFP4": "mxfp4", "NVFP4": "nvfp4", "FP4": "nvfp4", "FP8": "fp8"}
+_FORMAT_OF_OLD_NAME = {"MXFP4": "mxfp4", "NVFP4": "nvfp4", "FP4": "nvfp4", "FP8": "fp8"}
 """Parts of the names of old variables, which posts still advise, by the format they are for."""
 _ONE_VALUE = re.compile(r"([\w.-]+=)(\w+)")
 _LONGEST = 200
@@ -75,14 +75,14 @@ def candidates_of(
         command: the engine as the person starts it; what it sets is not proposed.
         facts: `recorded_facts` of the same recording, with the batch sizes that matter.
     """
-    given = set_options(command.arguments)
-    if any(name.startswith(("--speculative-config", "--spec-")) for name in given):
+    command_options = set_options(command.arguments)
+    if any(name.startswith(("--speculative-config", "--spec-")) for name in command_options):
         why = "the command drafts tokens, and a step with drafts gives no fixed number to time; "
         return CandidateTable((), (LeftOut("all", "speculation", f"{why}tune it without"),))
     traits = traits_of(report, facts)
     rows = [*swap_rows(report, facts, traits), *backend_rows(report, facts)]
     rows += table_rows(report, facts, traits, TUNABLES)
-    rows += _told(report.findings)
+    rows += _finding_rows(report.findings)
     candidates: dict[object, Candidate] = {}
     left: dict[str, LeftOut] = {}
     for row in rows:
@@ -91,7 +91,7 @@ def candidates_of(
             continue
         side = parse_side(row.words)
         quantizes = _quantizes(side)
-        why = why_no_swaps(traits) if side.swaps else _is_set(side, command, given, facts)
+        why = why_no_swaps(traits) if side.swaps else _is_set(side, command, command_options, facts)
         if facts.flashinfer == "" and "flashinfer" in row.words.lower():
             why = why or "FlashInfer is not installed"
         why = why or _not_installed(side, command, facts)
@@ -100,18 +100,27 @@ def candidates_of(
             continue
         options = frozenset(set_options(side.options).items())
         key = (frozenset(side.swaps), options, frozenset(side.environment))
-        known = candidates.setdefault(
+        candidate = candidates.setdefault(
             key, replace(row, changes_model=row.changes_model or quantizes)
         )
-        if (row.expected_ms or 0.0, row.finding) > (known.expected_ms or 0.0, known.finding):
-            candidates[key] = replace(known, finding=row.finding, expected_ms=row.expected_ms)
+        if (row.expected_ms or 0.0, row.finding) > (
+            candidate.expected_ms or 0.0,
+            candidate.finding,
+        ):
+            candidates[key] = replace(candidate, finding=row.finding, expected_ms=row.expected_ms)
     ordered = sorted(candidates.values(), key=lambda row: -(row.expected_ms or 0.0))
-    alike: dict[tuple[str, str], list[str]] = {}
-    taken = {row.words for row in ordered}
+    words_of_reason: dict[tuple[str, str], list[str]] = {}
+    candidate_words = {row.words for row in ordered}
     for one in left.values():
-        if one.words not in taken:
-            alike.setdefault((one.source, one_line(one.why)[:_LONGEST]), []).append(one.words)
-    lines = (LeftOut(line, *about) for about, names in alike.items() for line in _together(names))
+        if one.words not in candidate_words:
+            words_of_reason.setdefault((one.source, one_line(one.why)[:_LONGEST]), []).append(
+                one.words
+            )
+    lines = (
+        LeftOut(line, *about)
+        for about, names in words_of_reason.items()
+        for line in _together(names)
+    )
     return CandidateTable(tuple(ordered), tuple(lines))
 
 
@@ -135,8 +144,8 @@ def _together(words: Sequence[str]) -> Iterator[str]:
     """Words in lines that a table has room for; values of one option with bars between them."""
     line, before = "", ""
     for word in words:
-        found = _ONE_VALUE.fullmatch(word)
-        name, value = (found[1], found[2]) if found else ("", word)
+        match = _ONE_VALUE.fullmatch(word)
+        name, value = (match[1], match[2]) if match else ("", word)
         more = f"{line}|{value}" if name and name == before else f"{line}, {word}" if line else word
         if line and len(more) > _WIDEST:
             yield line
@@ -166,21 +175,21 @@ def table_rows(
         if why:
             yield LeftOut(words, row.source, why)
             continue
-        asked = [finding for finding in report.findings if finding.id in row.findings]
-        promised = most_promising(report, asked, row.components)
+        findings = [finding for finding in report.findings if finding.id in row.findings]
+        promised = most_promising(report, findings, row.components)
         yield Candidate(words, row.source, row.condition, *promised, row.narrows_cache)
     yield LeftOut("--speculative-config", "speculation",
         "no drafter is given, and a step with drafts gives no fixed number of tokens to time",
     )  # fmt: skip
-    held = {row.dtype for row in report.roofline.weights} if report.roofline else set()
+    dtypes = {row.dtype for row in report.roofline.weights} if report.roofline else set()
     why = f"vLLM {facts.vllm} does not read it; --moe-backend and the like took its place"
     for name in (*(row.name for row in VARIABLES), *(row.name for row in SUCCESSORS)):
-        formats = [of for part, of in _GONE.items() if part in name.split("_")]
-        if set(formats) & held and is_gone(name, facts.vllm):
+        formats = [of for part, of in _FORMAT_OF_OLD_NAME.items() if part in name.split("_")]
+        if set(formats) & dtypes and is_gone(name, facts.vllm):
             yield LeftOut(name, "environment", why)
 
 
-def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
+def _finding_rows(findings: Sequence[Finding]) -> Iterator[Candidate]:
     """The sides that findings' own commands compare."""
     for finding in findings:
         side = finding.action.side if finding.action and finding.action.verb == "ab" else ""
@@ -212,22 +221,24 @@ def _not_installed(side: Side, command: EngineCommand, facts: MachineFacts) -> s
     return ""
 
 
-def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: MachineFacts) -> str:
+def _is_set(
+    side: Side, command: EngineCommand, command_options: dict[str, str], facts: MachineFacts
+) -> str:
     """Why a side would change nothing, or what the person chose; empty where it is neither."""
     prefix = dict(word.split("=", 1) for word in command.prefix if "=" in word)
     for name, _ in side.environment:
         set_to = prefix.get(name, facts.environment.get(name))
         if set_to is not None:
             return f"{name}={set_to} is set already"
-    paths = {option_path(name): name for name in given}
+    paths = {option_path(name): name for name in command_options}
     same = bool(side.options)
     for name, value in set_options(side.options).items():
         path, off = option_path(name), name.startswith("--no-")
-        if name == "--no-enforce-eager" and "--enforce-eager" in given:
+        if name == "--no-enforce-eager" and "--enforce-eager" in command_options:
             return ""
         for other, spelt in paths.items():
             if path == other or path.startswith(f"{other}.") or other.startswith(f"{path}."):
-                return f"the command sets {spelt} {given[spelt]}".rstrip()
+                return f"the command sets {spelt} {command_options[spelt]}".rstrip()
         now = facts.configuration.get(path, "")
         same = same and now.lower() == (value or str(not off)).lower()
     return "it is so in this run already" if same else ""

@@ -63,8 +63,8 @@ def _decided(bench: Bench, times: Sequence[Timed]) -> bool:
     """Whether more time could tell no more: over all batch sizes, and of an answer at each."""
     claims = bench.evidence.claims
     effect = claims(over_batches(times))
-    each = effect == "faster" and any(claims(timed.gain) == "not told" for timed in times)
-    return effect != "not told" and not each
+    some_open = effect == "faster" and any(claims(timed.gain) == "not told" for timed in times)
+    return effect != "not told" and not some_open
 
 
 def _paired(bench: Bench, combination: Combination) -> tuple[Timed, ...]:
@@ -73,8 +73,8 @@ def _paired(bench: Bench, combination: Combination) -> tuple[Timed, ...]:
     Then the base over itself, as far as there is time: it says what counts on this machine.
     """
     budget, evidence, floor = bench.budget, bench.evidence, bench.evidence.floor
-    each = (budget.left - SWAPS_COST * budget.start_s) / (3 * bench.measure.batches)
-    each = min(max(each, SHORTEST_S), _CONFIRM_S)
+    seconds = (budget.left - SWAPS_COST * budget.start_s) / (3 * bench.measure.batches)
+    seconds = min(max(seconds, SHORTEST_S), _CONFIRM_S)
     times: tuple[Timed, ...] = ()
     took = 0.0
     for number, more in enumerate(ROUNDS):
@@ -82,7 +82,7 @@ def _paired(bench: Bench, combination: Combination) -> tuple[Timed, ...]:
             break
         # Once there is an answer, the time may be up: what was measured of it stays.
         try:
-            bench.together(number, [Pair(combination)], (), each * more, "confirmation")
+            bench.together(number, [Pair(combination)], (), seconds * more, "confirmation")
         except TimeUpError:
             if not times:
                 raise
@@ -92,7 +92,7 @@ def _paired(bench: Bench, combination: Combination) -> tuple[Timed, ...]:
             return ()
         times = trial.times
         with suppress(TimeUpError):
-            bench.together(number, [Pair(BASE)], (), each * more, "confirmation")
+            bench.together(number, [Pair(BASE)], (), seconds * more, "confirmation")
         itself = evidence.last(BASE, BASE, "confirmation")
         unlike = over_batches(itself.times) if itself else None
         if unlike and not unlike.low <= 1 <= unlike.high:

@@ -75,11 +75,11 @@ def earlier_gains(folders: Sequence[Path], like: Like, but: Path) -> tuple[Earli
     gains: dict[str, EarlierGain] = {}
     files = dict.fromkeys(path for folder in folders for path in _files(folder, but))
     for path in list(files)[:_MOST_FILES]:
-        for found in _gains_of(path, like):
-            best = gains.setdefault(found.words, found)
-            if (found.gain or 0.0) > (best.gain or 0.0):
-                gains[found.words] = found
-    return tuple(sorted(gains.values(), key=lambda found: -(found.gain or 0.0)))
+        for row in _gains_of(path, like):
+            best = gains.setdefault(row.words, row)
+            if (row.gain or 0.0) > (best.gain or 0.0):
+                gains[row.words] = row
+    return tuple(sorted(gains.values(), key=lambda row: -(row.gain or 0.0)))
 
 
 def with_earlier(
@@ -90,32 +90,35 @@ def with_earlier(
     first: dict[object, Candidate] = {}
     last: dict[object, Candidate] = {}
     left = list(table.left_out)
-    for known in earlier:
-        side = harmless_side(known.words)
+    for row_before in earlier:
+        side = harmless_side(row_before.words)
         if side is None:
-            left.append(LeftOut(known.words, SOURCE, _NOT_PLAIN))
+            left.append(LeftOut(row_before.words, SOURCE, _NOT_PLAIN))
             continue
         key = _key(side)
         if key in first or key in last:
             continue
-        if known.verdict in _LOST:
+        if row_before.verdict in _LOST:
             if key in rows:
-                last[key] = replace(rows[key], condition=f"{rows[key].condition}; {_told(known)}")
+                last[key] = replace(
+                    rows[key], condition=f"{rows[key].condition}; {_condition_of(row_before)}"
+                )
         elif why := why_not_allowed(side, allowed):
-            left.append(LeftOut(known.words, SOURCE, why))
+            left.append(LeftOut(row_before.words, SOURCE, why))
         else:
-            row = rows.get(key, Candidate(known.words, SOURCE, "", "", None))
-            condition = "; ".join(filter(None, (_told(known), row.condition)))
-            first[key] = replace(row, condition=condition, known=True)
+            row = rows.get(key, Candidate(row_before.words, SOURCE, "", "", None))
+            condition = "; ".join(filter(None, (_condition_of(row_before), row.condition)))
+            first[key] = replace(row, condition=condition, faster_before=True)
     rest = [row for key, row in rows.items() if key not in first and key not in last]
-    taken = {row.words for row in first.values()}
-    left = [row for row in left if row.words not in taken]
+    first_words = {row.words for row in first.values()}
+    left = [row for row in left if row.words not in first_words]
     return CandidateTable((*first.values(), *rest, *last.values()), tuple(left), table.recorded)
 
 
-def _told(known: EarlierGain) -> str:
-    gain = f"{known.gain:.2f} x" if known.gain else known.verdict
-    return f"{gain} on {known.gpu} in {known.where} ({known.taken[:10]}), measured again here"
+def _condition_of(earlier_gain: EarlierGain) -> str:
+    gain = f"{earlier_gain.gain:.2f} x" if earlier_gain.gain else earlier_gain.verdict
+    day = earlier_gain.taken[:10]
+    return f"{gain} on {earlier_gain.gpu} in {earlier_gain.where} ({day}), measured again here"
 
 
 def _key(side: Side) -> object:

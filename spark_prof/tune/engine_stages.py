@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.tune.bench import Bench, alike, beside, names
+from spark_prof.tune.bench import Bench, beside, engine_groups, names
 from spark_prof.tune.known_gains import WORTH, swaps_of
 from spark_prof.tune.tune_trial import BASE, Combination, fits, name_of, swaps_only
 
@@ -18,9 +18,9 @@ def try_lead(bench: Bench) -> None:
     a search has no time for may be the answer, and the first of the table mostly is.
     """
     first = next(iter(bench.order), "")
-    if first not in bench.others or not (swaps_of(first) or first in bench.known):
+    if first not in bench.separate or not (swaps_of(first) or first in bench.faster_before):
         return
-    group = next(group for group in alike(bench.others) if first in group)
+    group = next(group for group in engine_groups(bench.separate) if first in group)
     unknown = bench.lacks(BASE, 0)
     if not bench.budget.allows(1 + unknown):
         return
@@ -39,16 +39,16 @@ def try_engines(bench: Bench) -> None:
 
     One start tells no interval, so the better half is started again.
     """
-    alive = list(bench.others)
+    alive = list(bench.separate)
     for number in range(_MOST_STARTS):
         tried: list[str] = []
-        for group in alike(alive):
+        for group in engine_groups(alive):
             both: dict[Combination, None] = {}
             for words in group:
                 together = (*beside(bench.answer.swapped, words), words)
                 both |= dict.fromkeys([(words,), bench.ordered(together)])
-            wanted = [c for c in both if bench.lacks(c, number)]
-            if not wanted:
+            lacking = [c for c in both if bench.lacks(c, number)]
+            if not lacking:
                 tried += group
                 continue
             missing = 1 + bench.lacks(BASE, number)
@@ -62,7 +62,7 @@ def try_engines(bench: Bench) -> None:
                 if bench.lacks(BASE, number):
                     return  # the base itself does not start any more
             bench.tell(f"{names(group)} in an engine of its own", len(alive) - len(tried))
-            bench.start("search", number, wanted)
+            bench.start("search", number, lacking)
             tried += group
         alive = _promising(bench, tried)
 
@@ -85,17 +85,17 @@ def extend(bench: Bench) -> None:
         best = swapped
     rest = [w for w in bench.order if w not in best and evidence.worth((w,)) and fits(best, w)]
     for words in sorted(rest, key=lambda w: -evidence.gains[w,].value):
-        wanted = bench.ordered((*best, words))
-        if not fits(best, words) or wanted in evidence.gains or swaps_only(wanted):
+        extended = bench.ordered((*best, words))
+        if not fits(best, words) or extended in evidence.gains or swaps_only(extended):
             continue
         if not bench.budget.allows(1, confirming=2):
             evidence.why[words] = f"no time was left to try it with {name_of(best)}"
             continue
-        bench.tell(f"{name_of(wanted)} in an engine of its own", 1)
-        bench.start("search", 0, [wanted])
-        gain, before = evidence.gains.get(wanted), evidence.gains.get(best)
+        bench.tell(f"{name_of(extended)} in an engine of its own", 1)
+        bench.start("search", 0, [extended])
+        gain, before = evidence.gains.get(extended), evidence.gains.get(best)
         if gain and before and gain.value > WORTH * before.value:
-            best = wanted
+            best = extended
         else:
             evidence.why[words] = f"brings nothing beside {name_of(best)}"
     bench.answer.best = best

@@ -48,7 +48,7 @@ _CODES = {"nvfp4": 8, "mxfp4": 8, "int4": 8, "fp8": 4}
 """Elements in a word of a weight as Marlin lays it out."""
 
 
-_WRITTEN = re.compile(r"\w+\((.*)\)", re.S)
+_NESTED = re.compile(r"\w+\((.*)\)", re.S)
 _FIELD = re.compile(r"(\w+)=(\[[^\]]*\]|[^,()]+)")
 
 
@@ -74,13 +74,13 @@ def recorded_facts(bundle: Bundle) -> MachineFacts:
     facts = bundle.facts(min(bundle.ranks, default=0))
     gpu = mapping_in(facts, "gpu")
     architectures = mapping_in(facts, "model_config").get("architectures")
-    known = architectures if isinstance(architectures, list) and architectures else [""]
+    names = architectures if isinstance(architectures, list) and architectures else [""]
     flashinfer = facts.get("flashinfer")
     return MachineFacts(
         gpu=str(gpu.get("name") or ""),
         capability=str(gpu.get("compute_capability") or ""),
         vllm=str(facts.get("vllm") or ""),
-        architecture=str(known[0]),
+        architecture=str(names[0]),
         runner=str(facts.get("model_runner") or ""),
         flashinfer=flashinfer if isinstance(flashinfer, str) else None,
         configuration=dict(_paths(mapping_in(facts, "engine_config"))),
@@ -93,8 +93,8 @@ def _paths(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, value in mapping_in(config, section).items():
             text = str(value)
             yield f"{section}.{name}", text
-            if written := _WRITTEN.fullmatch(text):  # a configuration in another, as Python has it
-                for inner, of in _FIELD.findall(written[1]):
+            if nested := _NESTED.fullmatch(text):  # a configuration in another, as Python has it
+                for inner, of in _FIELD.findall(nested[1]):
                     yield f"{section}.{name}.{inner}", of
 
 
@@ -103,7 +103,7 @@ class EngineTraits:
     """The traits that an engine has, and its batch sizes."""
 
     present: frozenset[str]
-    told: bool  # whether the recording tells the model's layers
+    has_layers: bool  # whether the recording tells the model's layers
     sizes: tuple[int, ...]  # batch sizes that matter, ascending
     graphs: tuple[int, ...]  # of the CUDA graphs, ascending; empty where it has none
 
@@ -114,7 +114,7 @@ class EngineTraits:
 
     def why_not(self, trait: str) -> str:
         """What is said of a trait that it lacks."""
-        if trait in _OF_LAYERS and not self.told:
+        if trait in _OF_LAYERS and not self.has_layers:
             return UNTOLD
         return TRAITS[trait]
 
@@ -126,16 +126,18 @@ def traits_of(report: Report, facts: MachineFacts) -> EngineTraits:
     sizes = tuple(sorted({*(facts.batch_sizes or (row.tokens for row in batches))})) or (1,)
     graphs = engine.graph_sizes if engine else ()
     eager = runs_eagerly(report)
-    found = {*_of_model(report), *_of_machine(report, facts)}
+    present = {*_of_model(report), *_of_machine(report, facts)}
     if eager:
-        found.add("eager")
+        present.add("eager")
     elif facts.configuration.get("compilation_config.mode", "") not in _UNCOMPILED:
-        found.add("compiled")
+        present.add("compiled")
     if engine and engine.graph_mode not in _FULL:
-        found.add("no-full-graphs")
+        present.add("no-full-graphs")
     if graphs and not set(sizes) <= set(graphs):
-        found.add("uncaptured")
-    return EngineTraits(frozenset(found), bool(report.modules), sizes, graphs if not eager else ())
+        present.add("uncaptured")
+    return EngineTraits(
+        frozenset(present), bool(report.modules), sizes, graphs if not eager else ()
+    )
 
 
 def _of_machine(report: Report, facts: MachineFacts) -> Iterator[str]:

@@ -67,12 +67,13 @@ class Journal:
             self.subject = subject
             self._append(msgspec.json.encode(subject))
             return
-        old, new = (msgspec.to_builtins(each) for each in (self.subject, subject))
+        old, new = (msgspec.to_builtins(part) for part in (self.subject, subject))
         for name, words in _CALLED.items():
             if old[name] != new[name]:
                 raise CommandError(
-                    f"--resume: {self.path.parent} was measured with {words} {_shown(old[name])}, "
-                    f"and this is {_shown(new[name])}; begin a tune anew with -o"
+                    f"--resume: {self.path.parent} was measured with {words} "
+                    f"{_text_of(old[name])}, and this is {_text_of(new[name])}; "
+                    "begin a tune anew with -o"
                 )
 
     def find(
@@ -116,5 +117,5 @@ def _hidden(combination: Combination) -> Combination:
     return tuple(" ".join(redacted(shlex.split(words))) for words in combination)
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or "unknown"

@@ -33,7 +33,7 @@ Verdict = Literal[
 ]  # fmt: skip
 
 
-class Evidence:
+class TrialEvidence:
     """Trials, and the gain over the base that they tell of each combination."""
 
     def __init__(self, swapped: Sequence[str], floor: float) -> None:
@@ -101,8 +101,8 @@ class Evidence:
         return next(
             (
                 other
-                for (other,), known in self._gains_of_one()
-                if known.low > gain.high
+                for (other,), rival_gain in self._gains_of_one()
+                if rival_gain.low > gain.high
                 and not self.bundles & {other, *combination}
                 and any(rivals(other, words) for words in combination)
             ),
@@ -118,9 +118,9 @@ class Evidence:
             return False
         if self.effect(combination) != "faster":
             return self.gains[combination].high > _SMALL
-        own = self.gains[combination]
+        interval = self.gains[combination]
         return any(
-            rivals(other, combination[0]) and self.lasting((other,)) and gain.high > own.low
+            rivals(other, combination[0]) and self.lasting((other,)) and gain.high > interval.low
             for (other,), gain in self._gains_of_one()
             if (other,) != combination and not self.bundles & {other, *combination}
         )
@@ -155,8 +155,8 @@ class Evidence:
             why = f"{name_of((other,))} is faster in its place"
         if effect == "faster" and not why:
             why = "not in the answer, which was confirmed without it" if answer else line
-            if taken := next((other for other in answer if rivals(other, words)), ""):
-                why = f"{name_of((taken,))} is in its place"
+            if rival := next((other for other in answer if rivals(other, words)), ""):
+                why = f"{name_of((rival,))} is in its place"
         return effect, why
 
 
@@ -166,17 +166,17 @@ def swaps_of(words: str) -> frozenset[Swap]:
 
 
 def of_starts(
-    base: Sequence[Trial], own: Sequence[Trial], others: Sequence[Trial] = ()
+    base: Sequence[Trial], starts: Sequence[Trial], other_starts: Sequence[Trial] = ()
 ) -> tuple[Timed, ...]:
     """The gain of engine starts at each batch size; of one start, or of two in all, anything.
 
     How far apart starts of the base are says nothing of another's, whose time the host may make.
     Of others of the same combination counts only how far apart they are.
     """
-    if not base or not own:
+    if not base or not starts:
         return ()
-    found = []
-    for timed in own[0].times:
+    all_times = []
+    for timed in starts[0].times:
         than_us, own_us, other_us = (
             [
                 t.own_us
@@ -184,7 +184,7 @@ def of_starts(
                 for t in trial.times
                 if t.requests == timed.requests and t.own_us
             ]
-            for trials in (base, own, others)
+            for trials in (base, starts, other_starts)
         )
         estimate = compare_starts(than_us, own_us, 0, fewest=1, other_b_us=other_us)
         times = Timed.of(timed.requests, estimate)
@@ -192,5 +192,5 @@ def of_starts(
         if (times.gain is None or once) and estimate.a_us and estimate.b_us:
             value = estimate.a_us / estimate.b_us
             times = replace(times, gain=Interval(value, 0.0, math.inf))
-        found.append(times)
-    return tuple(found)
+        all_times.append(times)
+    return tuple(all_times)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spark_prof.tune.bench import Bench, alike
+from spark_prof.tune.bench import Bench, engine_groups
 from spark_prof.tune.confirmation import confirm
 from spark_prof.tune.engine_stages import extend, try_engines, try_lead
 from spark_prof.tune.known_gains import Verdict
@@ -52,7 +52,7 @@ STAGES: tuple[Callable[[Bench], None], ...] = (
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search came to."""
 
     answer: Combination  # confirmed in fresh engines; none where nothing helps
@@ -84,7 +84,7 @@ class Search:
         for trial in first:
             self._bench.keep(trial)
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         """Goes through the stages, as far as the time goes."""
         bench = self._bench
         try:
@@ -97,9 +97,9 @@ class Search:
             answer.line = "the time was up before anything was told; --resume goes on"
             if answer.unconfirmed:
                 answer.line = "the time was up before it was confirmed; --resume goes on"
-        return self.found()
+        return self.result()
 
-    def found(self) -> Found:
+    def result(self) -> SearchResult:
         """What is known, of a search that ended early too."""
         answer, evidence = self._bench.answer, self._bench.evidence
         line = answer.line
@@ -108,7 +108,7 @@ class Search:
         verdicts = {
             words: evidence.verdict(words, answer.confirmed, line) for words in self._bench.order
         }
-        return Found(
+        return SearchResult(
             answer.confirmed,
             answer.times,
             tuple(evidence.trials),
@@ -125,7 +125,7 @@ class Search:
         lacking = untried or (answer.unconfirmed and not answer.confirmed)
         if not lacking or _is_broken(bench):
             return None, None
-        minutes = bench.budget.minutes_for(len(bench.swapped), len(alike(bench.others)))
+        minutes = bench.budget.minutes_for(len(bench.swapped), len(engine_groups(bench.separate)))
         return minutes, bench.budget.start_s
 
 

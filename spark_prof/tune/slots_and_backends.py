@@ -61,32 +61,36 @@ def why_no_swaps(traits: EngineTraits) -> str:
         return "kernels of this package need an NVIDIA GPU"
     if traits.sizes[0] > MOST_TOKENS:
         return f"they take up to {MOST_TOKENS} tokens a step, and these batch sizes are larger"
-    return "" if traits.told else UNTOLD
+    return "" if traits.has_layers else UNTOLD
 
 
 def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
-    held = _held(swap.components, report)
+    components = _components_in(swap.components, report)
     words = f"{swap.slot}=spark_prof"
-    if not held:
+    if not components:
         return LeftOut(words, _KERNELS, "the model has no such layer")
-    formats = {stored_format(report, component) for component in held}
+    formats = {stored_format(report, component) for component in components}
     if not formats <= {*swap.formats}:
-        told = ", ".join(sorted(formats - {*swap.formats}))
-        why = f"the kernels take no {told} weights there" if told else "its weights' formats differ"
+        format_names = ", ".join(sorted(formats - {*swap.formats}))
+        why = (
+            f"the kernels take no {format_names} weights there"
+            if format_names
+            else "its weights' formats differ"
+        )
         return LeftOut(words, _KERNELS, why)
-    gains = [gain for part in held if (gain := measured_gain(part, report))]
+    gains = [gain for part in components if (gain := measured_gain(part, report))]
     if swap.slot == "router":
         condition = "choosing experts is a few small kernels, and one of this package"
         words += "" if _is_measured(facts) else "!"
-    elif len(gains) == len(held):
+    elif len(gains) == len(components):
         condition = _measured(gains[0])
     else:
         words += "!"
         condition = "was not measured to be faster on weights like these"
         if not _is_measured(facts):
             condition = f"nothing was measured on compute capability {facts.capability} yet"
-    found = most_promising(report, _about(held, report), held)
-    return Candidate(words, _KERNELS, condition, *found)
+    promise = most_promising(report, _about(components, report), components)
+    return Candidate(words, _KERNELS, condition, *promise)
 
 
 def _measured(gain: Gain) -> str:
@@ -110,8 +114,8 @@ def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
     if why:
         return LeftOut(words, _KERNELS, why)
     condition = "norms, qkv, attention, router and experts of a layer run as 5 kernels"
-    found = most_promising(report, _about(IN_LAYER, report), IN_LAYER)
-    return Candidate(words, _KERNELS, condition, *found)
+    promise = most_promising(report, _about(IN_LAYER, report), IN_LAYER)
+    return Candidate(words, _KERNELS, condition, *promise)
 
 
 def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> Iterator[Candidate]:
@@ -119,18 +123,21 @@ def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> I
 
     Of kernels that keep the weights, those that were measured to be faster, if there are any.
     """
-    kept = {slot: word for slot, word in every.items() if not word.endswith("!")}
-    kept = kept if set(kept) - {"router", "layer"} else every
-    if "layer" in kept and "qkv" in four_bits:
+    same_weights = {slot: word for slot, word in every.items() if not word.endswith("!")}
+    same_weights = same_weights if set(same_weights) - {"router", "layer"} else every
+    if "layer" in same_weights and "qkv" in four_bits:
         four_bits = {**four_bits, "layer": "layer=mxfp4"}
     components = {swap.slot: swap.components for swap in SWAPS} | {"layer": IN_LAYER}
-    for chosen in (kept, {**kept, **four_bits} if four_bits else {}):
+    for chosen in (same_weights, {**same_weights, **four_bits} if four_bits else {}):
         for whole in (True, False):
             slots = [s for s in chosen if s not in (_IN_LAYER if whole else ("layer",))]
             if len(slots) < 2 or (whole and "layer" not in chosen):
                 continue
             parts = tuple(part for slot in slots for part in components[slot])
-            about = [*_about(parts, report), *_about(parts, report, narrowing=chosen is not kept)]
+            about = [
+                *_about(parts, report),
+                *_about(parts, report, narrowing=chosen is not same_weights),
+            ]
             yield Candidate(
                 ",".join(chosen[slot] for slot in slots), _KERNELS, _AT_ONCE,
                 *most_promising(report, about, parts),
@@ -138,50 +145,50 @@ def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> I
 
 
 def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
-    held = _held(swap.components, report)
-    wide = bool(held) and {stored_format(report, part) for part in held} == {"bf16"}
+    components = _components_in(swap.components, report)
+    wide = bool(components) and {stored_format(report, part) for part in components} == {"bf16"}
     for kernel in ("mxfp4", "fp8"):
         words = f"{swap.slot}={kernel}"
         if not wide:
-            why = "its weights are narrow already" if held else "the model has no such layer"
+            why = "its weights are narrow already" if components else "the model has no such layer"
             yield LeftOut(words, _KERNELS, why)
             continue
         condition = f"BF16 weights; as {kernel} fewer bytes are read"
-        gains = [measured_gain(part, report, kernel) for part in held]
+        gains = [measured_gain(part, report, kernel) for part in components]
         if gains[0] is not None:
             condition += f": {_measured(gains[0])}"
-        found = most_promising(report, _about(held, report, narrowing=True), held)
-        yield Candidate(words, _KERNELS, condition, *found, changes_model=True)
+        promise = most_promising(report, _about(components, report, narrowing=True), components)
+        yield Candidate(words, _KERNELS, condition, *promise, changes_model=True)
 
 
 def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
     """Kernels of vLLM that are known to run here beside those that ran."""
     for option in dict.fromkeys(OPTIONS.values()):
         parts = tuple(part for part, of in OPTIONS.items() if of == option)
-        held = _held(parts, report)
-        others = [found for part in held if (found := other_backends(report, part))]
-        stored = {found.stored for found in others} - {""}
+        components = _components_in(parts, report)
+        backends = [backend for part in components if (backend := other_backends(report, part))]
+        stored = {backend.stored for backend in backends} - {""}
         if option == "--linear-backend":
             stored -= {"bf16"}
         why = ""
-        if not held:
+        if not components:
             why = "the model has no such layer" if report.modules else UNTOLD
         elif not facts.capability:
             why = "it chooses among kernels for GPUs, and the recording tells of none"
         elif not stored:
             why = "the format of its layers is not told"
-            if {found.stored for found in others} == {"bf16"}:
+            if {backend.stored for backend in backends} == {"bf16"}:
                 why = "it chooses kernels of quantized layers, and these are BF16"
         if why:
             yield LeftOut(option, _BACKENDS, why)
             continue
-        first = tuple(dict.fromkeys(value for found in others for value in found.values))
-        later = tuple(dict.fromkeys(value for found in others for value in found.later))
+        first = tuple(dict.fromkeys(value for backend in backends for value in backend.values))
+        later = tuple(dict.fromkeys(value for backend in backends for value in backend.later))
         tried = tuple(dict.fromkeys((*first, *later)))
         what = (
             "this attention" if option == _NO_WEIGHTS else f"{' and '.join(sorted(stored))} weights"
         )
-        promised = most_promising(report, _about(held, report), held)
+        promised = most_promising(report, _about(components, report), components)
         for value in tried:
             condition = f"vLLM has it for {what} on compute capability {facts.capability}"
             if value not in first:
@@ -189,8 +196,8 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
             if packages := packages_of(option, value, facts):
                 condition += f"; it needs {' and '.join(packages)}, which vLLM does not bring"
             yield Candidate(f"{option}={value}", _BACKENDS, condition, *promised)
-        known = any(found.known for found in others)
-        yield from _not_tried(option, tried, stored if known else set(), what, report, facts)
+        is_known = any(backend.known for backend in backends)
+        yield from _not_tried(option, tried, stored if is_known else set(), what, report, facts)
 
 
 def _after(option: str, value: str, stored: set[str], facts: MachineFacts) -> str:
@@ -209,7 +216,7 @@ def _after(option: str, value: str, stored: set[str], facts: MachineFacts) -> st
 def packages_of(option: str, value: str, facts: MachineFacts) -> tuple[str, ...]:
     """The packages that a backend needs beside those that come with vLLM."""
     version = version_of(facts.vllm)[:2]
-    found = {
+    packages = {
         package
         for row in orders()
         if row.option == option and row.since <= version <= row.until
@@ -217,7 +224,7 @@ def packages_of(option: str, value: str, facts: MachineFacts) -> tuple[str, ...]
         if backend.value == value
         for package in backend.packages
     }
-    return tuple(sorted(found))
+    return tuple(sorted(packages))
 
 
 def _not_tried(
@@ -233,7 +240,7 @@ def _not_tried(
     }  # fmt: skip
     elsewhere = {row.value for row in rows if row.stored in stored}
     kernels = {row.kernel for row in report.modules} - {""}
-    ran = {row.value for row in rows if row.implementation in kernels} | {
+    running = {row.value for row in rows if row.implementation in kernels} | {
         value
         for layers in (report.audit.rows if report.audit else ())
         for witness in layers.witnesses
@@ -249,7 +256,7 @@ def _not_tried(
             why = foreign[value]
         elif not stored:
             why = "what runs now is not known to be one of its kernels, nor what else could"
-        elif value in ran:
+        elif value in running:
             why = "it is what runs"
         elif value in here:
             why = "it computes with narrower activations than this checkpoint is for"
@@ -285,7 +292,7 @@ def _about(
     ]
 
 
-def _held(components: tuple[str, ...], report: Report) -> tuple[str, ...]:
+def _components_in(components: tuple[str, ...], report: Report) -> tuple[str, ...]:
     return tuple(part for part in components if any(m.component == part for m in report.modules))
 
 

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from itertools import combinations
 
 from spark_prof.ab.statistics import Interval
-from spark_prof.tune.bench import Bench, alike
+from spark_prof.tune.bench import Bench, engine_groups
 from spark_prof.tune.budget import ROUNDS, SWAPS_COST
 from spark_prof.tune.known_gains import swaps_of
 from spark_prof.tune.tune_trial import (
@@ -41,23 +41,23 @@ def try_swaps(bench: Bench) -> None:
     singles: list[Combination] = [(words,) for words in bench.swapped]
     apart = [words for words in bench.swapped if words not in evidence.bundles]
     also = family(BASE, apart, _MOST_SIDES - len(singles))
-    each = budget.steps_each(len(singles), len(alike(bench.others)))
+    seconds = budget.steps_each(len(singles), len(engine_groups(bench.separate)))
     alive = singles
     for number, more in enumerate(ROUNDS):
-        if not alive or (number and not budget.allows_steps(len(alive) * each * more)):
+        if not alive or (number and not budget.allows_steps(len(alive) * seconds * more)):
             break
-        bench.tell(f"{len(alive)} swaps in one engine, {each * more:.1f} s each", len(alive))
-        bench.together(number, [Pair(c) for c in alive], also, each * more)
+        bench.tell(f"{len(alive)} swaps in one engine, {seconds * more:.1f} s each", len(alive))
+        bench.together(number, [Pair(c) for c in alive], also, seconds * more)
         alive = [c for c in alive if evidence.is_open(c)]
     won = [c for c in singles if evidence.lasting(c) and evidence.effect(c) == "faster"]
     won.sort(key=lambda c: -evidence.gains[c].value)
     bundles = [c for c in won if c[0] in evidence.bundles]
-    joined = _joined(bench, [c for c in won if c not in bundles], 2 * each)
-    bench.answer.swapped = bench.answer.best = _or_bundle(bench, joined, bundles, 2 * each)
+    joined = _joined(bench, [c for c in won if c not in bundles], 2 * seconds)
+    bench.answer.swapped = bench.answer.best = _or_bundle(bench, joined, bundles, 2 * seconds)
 
 
 def _or_bundle(
-    bench: Bench, best: Combination, bundles: Sequence[Combination], each: float
+    bench: Bench, best: Combination, bundles: Sequence[Combination], seconds: float
 ) -> Combination:
     """The fastest bundle, where it is faster than what was put together."""
     evidence = bench.evidence
@@ -66,8 +66,8 @@ def _or_bundle(
         if {*swaps_of(words)} == {s for w in best for s in swaps_of(w)}:
             evidence.why[words] = f"the same as {name_of(best)}"
         elif not best or evidence.gains[bundle].value > evidence.gains[best].value:
-            if best and bench.budget.allows_steps(each):
-                bench.together(0, [Pair(bundle, best)], [], each)
+            if best and bench.budget.allows_steps(seconds):
+                bench.together(0, [Pair(bundle, best)], [], seconds)
                 trial = evidence.last(bundle, best)
                 gain = over_batches(trial.times) if trial else None
                 if not gain or evidence.claims(gain) != "faster":
@@ -77,7 +77,7 @@ def _or_bundle(
     return best
 
 
-def _joined(bench: Bench, won: Sequence[Combination], each: float) -> Combination:
+def _joined(bench: Bench, won: Sequence[Combination], seconds: float) -> Combination:
     """Adds one after another to the best, and keeps what makes it faster.
 
     Of those that are left the fastest is next; but first those that need no other engine.
@@ -88,22 +88,22 @@ def _joined(bench: Bench, won: Sequence[Combination], each: float) -> Combinatio
         live = (w for w in rest if holds(bench.ordered((*best, w))))
         words = next(live, rest[0])
         rest.remove(words)
-        wanted = bench.ordered((*best, words))
+        extended = bench.ordered((*best, words))
         if not fits(best, words):
             evidence.why[words] = f"{name_of(best)} is faster in its place"
             continue
-        if not bench.budget.allows_steps(each, engines=not holds(wanted)):
+        if not bench.budget.allows_steps(seconds, engines=not holds(extended)):
             evidence.why[words] = f"no time was left to try it with {name_of(best)}"
             continue
         also = map(bench.ordered, family(best, [words, *rest], _MOST_SIDES))
-        bench.tell(f"{name_of(wanted)} over {name_of(best)}", len(rest) + 1)
-        bench.together(0, [Pair(wanted, best)], list(also), each)
-        trial = evidence.last(wanted, best)
+        bench.tell(f"{name_of(extended)} over {name_of(best)}", len(rest) + 1)
+        bench.together(0, [Pair(extended, best)], list(also), seconds)
+        trial = evidence.last(extended, best)
         gain = over_batches(trial.times) if trial and trial.outcome == "measured" else None
         if gain and evidence.claims(gain) == "faster":
             ends = zip(astuple(evidence.gains[best]), astuple(gain), strict=True)
-            evidence.gains[wanted] = Interval(*(one * other for one, other in ends))
-            best = wanted
+            evidence.gains[extended] = Interval(*(one * other for one, other in ends))
+            best = extended
         else:
             evidence.why[words] = f"brings nothing beside {name_of(best)}"
     return best

@@ -54,7 +54,7 @@ _GRAPHS = re.compile("cudagraph|enforce-eager|optimization-level")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TuneSettings:
     """What is measured, and how long that may take."""
 
     folder: Path
@@ -79,7 +79,7 @@ class _Live:
     sampler: Sampler
     stack: ExitStack
     judged: dict[Combination, tuple[Outcome, str, Answers | None]] = field(default_factory=dict)
-    kept: bool = False  # the logits of `Engines._floors["own"]` are this engine's
+    has_floor: bool = False  # the logits of `Engines._floors["own"]` are this engine's
     quads: dict[tuple[Combination, Combination, Shape], list[Quad]] = field(default_factory=dict)
     firsts: dict[Shape, tuple[str, float]] = field(default_factory=dict)  # a side's step, us
 
@@ -88,22 +88,26 @@ class Engines:
     """Engines of one command, one at a time; a context manager that has ended all afterwards."""
 
     def __init__(
-        self, command: EngineCommand, wanted: Wanted, journal: Journal, say: Callable[[str], None]
+        self,
+        command: EngineCommand,
+        settings: TuneSettings,
+        journal: Journal,
+        say: Callable[[str], None],
     ) -> None:
-        self._command, self._wanted, self._journal, self._say = command, wanted, journal, say
-        self._deadline = time.monotonic() + 60 * wanted.minutes - _MARGIN_S
+        self._command, self._settings, self._journal, self._say = command, settings, journal, say
+        self._deadline = time.monotonic() + 60 * settings.minutes - _MARGIN_S
         self._live: _Live | None = None
         self._spare: Engine | None = None  # a process that has imported vLLM, for the next engine
-        self._count = len(list(wanted.folder.glob("engine-*.log")))
+        self._count = len(list(settings.folder.glob("engine-*.log")))
         self._started: list[float] = []  # seconds that engines took from their start to their end
         self._unfinished_s = 0.0  # that one was given and had not started after
         # How far the base is from itself: of the engines without another side, and of one with.
         self._floors: dict[str, dict[Shape, tuple[Position, ...]]] = {"base": {}, "own": {}}
         self._log = Path()  # of the engine that was started last
         self.facts: Facts | None = None  # of the last engine
-        self.others: float | None = None  # as `Sampler.others`, the most of all engines
+        self.other_load: float | None = None  # as `Sampler.others`, the most of all engines
         self.floor = 0.0
-        self.batches = len(wanted.batch_sizes)
+        self.batches = len(settings.batch_sizes)
 
     def __enter__(self) -> Engines:
         return self
@@ -122,15 +126,15 @@ class Engines:
     @property
     def start_s(self) -> float:
         """What `expected_start` says of the starts until now; of none an eighth of the minutes."""
-        expected = expected_start(self._started) or 60 * self._wanted.minutes / 8
+        expected = expected_start(self._started) or 60 * self._settings.minutes / 8
         return max(expected, self._unfinished_s)
 
     def close(self) -> None:
         """Ends the engine that runs."""
         live, self._live = self._live, None
         if live is not None:
-            if (others := live.sampler.others()) is not None:
-                self.others = max(self.others or 0.0, others)
+            if (other_load := live.sampler.others()) is not None:
+                self.other_load = max(self.other_load or 0.0, other_load)
             live.stack.close()
 
     def holds(self, combination: Combination) -> bool:
@@ -147,13 +151,15 @@ class Engines:
         within: float,
     ) -> Iterator[Trial]:
         """See `tune_trial.Measure`."""
-        known = {p: self._journal.find(stage, number, p.combination, p.than) for p in pairs}
-        yield from filter(None, known.values())
-        waiting = [pair for pair in pairs if not known[pair]]
+        earlier_trials = {
+            p: self._journal.find(stage, number, p.combination, p.than) for p in pairs
+        }
+        yield from filter(None, earlier_trials.values())
+        waiting = [pair for pair in pairs if not earlier_trials[pair]]
         if not waiting:
             return
         needed = dict.fromkeys([c for pair in waiting for c in (pair.than, pair.combination) if c])
-        with self._told([*needed, *also]):
+        with self._blaming([*needed, *also]):
             live = self._live
             if live is None or live.stage != stage or not needed.keys() <= live.sides.keys():
                 live = self._begin(stage, [BASE, *dict.fromkeys([*needed, *also])], within)
@@ -162,28 +168,32 @@ class Engines:
                 yield self._trial(live, stage, number, pair.combination, pair.than, seconds)
 
     def start(
-        self, stage: Stage, number: int, alike: Sequence[Combination], within: float
+        self, stage: Stage, number: int, combinations: Sequence[Combination], within: float
     ) -> Iterator[Trial]:
         """See `tune_trial.Measure`."""
-        known = [self._journal.find(stage, number, each, None) for each in alike]
+        earlier_trials = [
+            self._journal.find(stage, number, combination, None) for combination in combinations
+        ]
         # A base whose logits are gone is started again: others are compared with them.
-        if all(known) and (alike[0] or self._logits("base", self._shapes()[0]).exists()):
-            yield from filter(None, known)
+        if all(earlier_trials) and (
+            combinations[0] or self._logits("base", self._shapes()[0]).exists()
+        ):
+            yield from filter(None, earlier_trials)
             return
         begun = time.monotonic()
-        share = max(60 * self._wanted.minutes / 4, 2 * self.start_s)
+        share = max(60 * self._settings.minutes / 4, 2 * self.start_s)
         if not self._started:
             share = within  # what a start takes is not known, and without one nothing is
-        with self._told(alike):
-            live = self._begin(stage, alike, min(within, share))
-            for combination in alike:
+        with self._blaming(combinations):
+            live = self._begin(stage, combinations, min(within, share))
+            for combination in combinations:
                 yield self._trial(live, stage, number, combination)
             self.close()
             self._started[-1] = time.monotonic() - begun
 
     def record(self, folder: Path) -> tuple[Bundle | None, tuple[Trial, ...]]:
         """A recording of the base, None where it cannot be recorded, and its first start."""
-        with self._told([BASE]):
+        with self._blaming([BASE]):
             live = self._begin("search", [BASE], self.left)
             trial = self._trial(live, "search", 0, BASE)
             self._say(f"recording the engine as it is into {folder}")
@@ -202,7 +212,7 @@ class Engines:
 
     def forget(self) -> None:
         """Removes what only further trials need."""
-        for path in self._wanted.folder.glob(".logits-*"):
+        for path in self._settings.folder.glob(".logits-*"):
             with suppress(OSError):
                 path.unlink()
 
@@ -214,9 +224,9 @@ class Engines:
         first = side_of(combinations[0])
         names = ["a", *(f"c{number}" for number in range(1, len(combinations)))]
         sides = dict(zip(combinations, names, strict=True))
-        hang = min(2 * self.start_s, 5 * self._wanted.minutes, _LONGEST_HANG_S)
+        hang = min(2 * self.start_s, 5 * self._settings.minutes, _LONGEST_HANG_S)
         settings = SwapSettings(
-            {name: side_of(each).swaps for each, name in sides.items()},
+            {name: side_of(combination).swaps for combination, name in sides.items()},
             hang_seconds=max(hang, _SHORTEST_HANG_S),
         )
         options = (*first.options, *(self._few_graphs() if len(sides) > 2 else ()))
@@ -262,9 +272,9 @@ class Engines:
 
     def _new_engine(self, environment: dict[str, str]) -> Engine:
         self._count += 1
-        log = self._wanted.folder.absolute() / f"engine-{self._count}.log"
+        log = self._settings.folder.absolute() / f"engine-{self._count}.log"
         return Engine(
-            self._command, environment, log, self._wanted.timeout, files=self._wanted.files
+            self._command, environment, log, self._settings.timeout, files=self._settings.files
         )
 
     def _few_graphs(self) -> tuple[str, ...]:
@@ -272,14 +282,14 @@ class Engines:
 
         By default a side has a hundred, which take ten seconds and a gigabyte.
         """
-        given = set_options(self._command.arguments)
-        if free_bytes() is None or any(_GRAPHS.search(name) for name in given):
+        command_options = set_options(self._command.arguments)
+        if free_bytes() is None or any(_GRAPHS.search(name) for name in command_options):
             return ()
-        sizes = map(str, sorted(self._wanted.batch_sizes))
+        sizes = map(str, sorted(self._settings.batch_sizes))
         return ("--cudagraph-capture-sizes", *sizes)
 
     @contextmanager
-    def _told(self, combinations: Sequence[Combination]) -> Iterator[None]:
+    def _blaming(self, combinations: Sequence[Combination]) -> Iterator[None]:
         """Says for whom the engine ended, and of no one where the time is up."""
         if self.left <= 0:
             raise TimeUpError
@@ -298,11 +308,11 @@ class Engines:
             raise
 
     def _shapes(self) -> tuple[Shape, ...]:
-        sizes = self._wanted.batch_sizes
-        return tuple(Shape("decode", size, self._wanted.context) for size in sizes)
+        sizes = self._settings.batch_sizes
+        return tuple(Shape("decode", size, self._settings.context) for size in sizes)
 
     def _logits(self, of: str, shape: Shape) -> Path:
-        return self._wanted.folder.absolute() / f".logits-{of}-{shape.requests}"
+        return self._settings.folder.absolute() / f".logits-{of}-{shape.requests}"
 
     # Trials.
 
@@ -314,12 +324,12 @@ class Engines:
         begun = time.monotonic()
         outcome, why, answers = self._judged(live, combination, alone=than is None)
         times = []
-        own = live.sides[combination]
-        other = own if than is None else live.sides[than]
-        names = (other, AGAIN if combination == than else own)
+        side_name = live.sides[combination]
+        other = side_name if than is None else live.sides[than]
+        names = (other, AGAIN if combination == than else side_name)
         for shape in live.shapes if outcome == "measured" else ():
             if than is None:
-                own_us = self._own_us(live, shape, own, seconds)
+                own_us = self._own_us(live, shape, side_name, seconds)
                 times.append(Timed(shape.requests, own_us, counted=1))
                 continue
             counted = live.quads.setdefault((combination, than, shape), [])
@@ -337,8 +347,12 @@ class Engines:
         """
         if shape in live.firsts:
             first, first_us = live.firsts[shape]
-            found = compare(_steady(live, shape, (first, side), seconds))
-            return first_us * found.b_us / found.a_us if found.a_us and found.b_us else None
+            comparison = compare(_steady(live, shape, (first, side), seconds))
+            return (
+                first_us * comparison.b_us / comparison.a_us
+                if comparison.a_us and comparison.b_us
+                else None
+            )
         steps = time_quads(live.engine, shape, live.facts, seconds, (side, side))
         settled = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
         if not settled:
@@ -355,59 +369,61 @@ class Engines:
             of = "base" if alone else "own"
             if not self._floors[of] and (not combination or not alone):
                 self._keep(live, of)
-            found = self._judge(live, combination, of)
-            if found[0] == "changes answers" and not alone and not live.kept:
+            judgement = self._judge(live, combination, of)
+            if judgement[0] == "changes answers" and not alone and not live.has_floor:
                 # Another engine of the same kernels may have tuned them to round otherwise.
                 self._keep(live, of)
-                found = self._judge(live, combination, of)
-            live.judged[combination] = found
+                judgement = self._judge(live, combination, of)
+            live.judged[combination] = judgement
         return live.judged[combination]
 
     def _judge(
         self, live: _Live, combination: Combination, of: str
     ) -> tuple[Outcome, str, Answers | None]:
-        wanted, side = side_of(combination), live.sides[combination]
+        candidate, side = side_of(combination), live.sides[combination]
         if not combination:
             return "measured", "", None
         ranks, layers = describe(live.engine, side)
         rows = [swap for rank in ranks for swap in rank.swaps if swap.side == side]
-        if wanted.swaps and not any(row.live for row in rows):
+        if candidate.swaps and not any(row.live for row in rows):
             why = next((row.why for row in rows if row.why), "the model has no such layer")
             return "not live", why, None
-        changed = wanted.options or wanted.environment or any(r.bits == "changed" for r in rows)
+        changed = (
+            candidate.options or candidate.environment or any(r.bits == "changed" for r in rows)
+        )
         facts = live.facts
         depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
-        found = None
+        worst = None
         for shape in live.shapes:
             path = self._logits(of, shape)
-            batch = gate_batch(self._wanted.gate_tokens, shape, facts)
-            positions = compare_logits(live.engine, side, batch, path, self._wanted.text)
-            floor, text = self._floors[of].get(shape, ()), self._wanted.text is not None
+            batch = gate_batch(self._settings.gate_tokens, shape, facts)
+            positions = compare_logits(live.engine, side, batch, path, self._settings.text)
+            floor, text = self._floors[of].get(shape, ()), self._settings.text is not None
             bits: Bits = "changed" if changed else "kept"
             verdict = judge(positions, bits, floor, layers, depth, text=text)
             figures = verdict.figures
             agree = figures.agreement if figures else None
-            told = figures is not None and decided(figures) and not facts.dummy
+            is_decided = figures is not None and decided(figures) and not facts.dummy
             note = next(iter(verdict.notes), "")
-            answers = Answers(len(positions), agree, verdict.bits, told, note)
+            answers = Answers(len(positions), agree, verdict.bits, is_decided, note)
             if not verdict.passed:
                 return "changes answers", verdict.reasons[0], answers
-            worse = found is None or (answers.agreement or 0.0) < (found.agreement or 0.0)
-            found = answers if worse else found
-        return "measured", "", found
+            worse = worst is None or (answers.agreement or 0.0) < (worst.agreement or 0.0)
+            worst = answers if worse else worst
+        return "measured", "", worst
 
     def _keep(self, live: _Live, of: str) -> None:
         """Keeps what the base says, and how far it is from itself."""
-        text = self._wanted.text
+        text = self._settings.text
         floors = {}
         for shape in live.shapes:
             path = self._logits(of, shape)
-            batch = gate_batch(self._wanted.gate_tokens, shape, live.facts)
+            batch = gate_batch(self._settings.gate_tokens, shape, live.facts)
             path.unlink(missing_ok=True)
             keep_logits(live.engine, "a", batch, path, text)
             floors[shape] = compare_logits(live.engine, "a", batch, path, text, disturbed=True)
         self._floors[of] = floors
-        live.kept = of == "own"
+        live.has_floor = of == "own"
 
 
 def _steady(live: _Live, shape: Shape, names: tuple[str, str], seconds: float) -> tuple[Quad, ...]:
@@ -436,7 +452,7 @@ def _blamed(log: Path, combinations: Sequence[Combination]) -> tuple[str, list[C
     last = last_progress(text)
     if not last.kernel:
         return "", []
-    singles = dict.fromkeys((words,) for each in combinations for words in each)
+    singles = dict.fromkeys((words,) for combination in combinations for words in combination)
     return last.doing, [
         c for c in singles if last.kernel in format_swaps(side_of(c).swaps).split(",")
     ]

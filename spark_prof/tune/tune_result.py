@@ -18,7 +18,7 @@ from spark_prof.ab.result import decoded, text_of
 from spark_prof.ab.statistics import Effect, Interval, effect_of_gain
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.tune.known_gains import Verdict, of_starts
-from spark_prof.tune.search import Found
+from spark_prof.tune.search import SearchResult
 from spark_prof.tune.tune_trial import (
     BASE,
     Answers,
@@ -107,57 +107,57 @@ def effect_at(timed: Timed) -> Effect:
     return effect_of_gain(timed.gain)
 
 
-def with_found(
-    result: TuneResult, found: Found, table: CandidateTable, command: EngineCommand
+def with_search_result(
+    result: TuneResult, search_result: SearchResult, table: CandidateTable, command: EngineCommand
 ) -> TuneResult:
     """The result with what a search came to."""
-    side = side_of(found.answer)
-    confirmed = [t for t in found.trials if _is_of(t, found.answer, "confirmation")]
-    environment = redacted_value(exports_of(side)) if found.answer else {}
+    side = side_of(search_result.answer)
+    confirmed = [t for t in search_result.trials if _is_of(t, search_result.answer, "confirmation")]
+    environment = redacted_value(exports_of(side)) if search_result.answer else {}
     text = ("vllm", "serve", *command.text) if command.form == "model" else command.text
     serve = with_options(text, side.options)
     return replace(
         result,
-        answer=tuple(name_of((words,)) for words in found.answer),
-        times=tuple(_known(timed) for timed in found.times),
+        answer=tuple(name_of((words,)) for words in search_result.answer),
+        times=tuple(_finite(timed) for timed in search_result.times),
         answers=_worst(confirmed),
-        line=found.line,
-        unconfirmed=name_of(found.unconfirmed) if found.unconfirmed else "",
-        needed_minutes=found.needed_minutes,
-        engine_s=found.engine_s,
+        line=search_result.line,
+        unconfirmed=name_of(search_result.unconfirmed) if search_result.unconfirmed else "",
+        needed_minutes=search_result.needed_minutes,
+        engine_s=search_result.engine_s,
         environment=environment,
-        serve=shlex.join(redacted(list(serve))) if found.answer else "",
-        tried=tuple(_tried(found, table.candidates)),
+        serve=shlex.join(redacted(list(serve))) if search_result.answer else "",
+        tried=tuple(_tried(search_result, table.candidates)),
     )
 
 
 def left_out(table: CandidateTable) -> tuple[LeftOut, ...]:
     """What a table leaves out, for a result."""
     return tuple(
-        replace(each, words=" ".join(redacted(each.words.split()))) for each in table.left_out
+        replace(row, words=" ".join(redacted(row.words.split()))) for row in table.left_out
     )
 
 
-def _tried(found: Found, candidates: Sequence[Candidate]) -> Iterator[Tried]:
+def _tried(search_result: SearchResult, candidates: Sequence[Candidate]) -> Iterator[Tried]:
     combinations: dict[tuple[Combination, Combination | None], None] = {}
-    for trial in found.trials:
+    for trial in search_result.trials:
         if trial.stage == "search" and len(trial.combination) > 1:
             combinations.setdefault((trial.combination, trial.than))
     for candidate in candidates:
-        verdict, why = found.verdicts[candidate.words]
-        of = _figures(found.trials, (candidate.words,))
+        verdict, why = search_result.verdicts[candidate.words]
+        of = _figures(search_result.trials, (candidate.words,))
         name = name_of((candidate.words,))
         yield replace(
             of, name=name, source=candidate.source, finding=candidate.finding,
             verdict=verdict, why=why,
         )  # fmt: skip
     for combination, than in combinations:
-        of = _figures(found.trials, combination, than)
-        bad = next((t for t in found.trials if _is_of(t, combination) and t.why), None)
+        of = _figures(search_result.trials, combination, than)
+        bad = next((t for t in search_result.trials if _is_of(t, combination) and t.why), None)
         verdict = effect_of_gain(of.gain)
         if bad and bad.outcome != "measured":
             verdict = bad.outcome
-        elif combination == found.answer:
+        elif combination == search_result.answer:
             verdict = "chosen"
         yield replace(of, name=name_of(combination), verdict=verdict, why=bad.why if bad else "")
 
@@ -166,22 +166,22 @@ def _figures(
     trials: Sequence[Trial], combination: Combination, than: Combination | None = BASE
 ) -> Tried:
     """What the search has measured of a combination."""
-    own = [t for t in trials if _is_of(t, combination)]
-    paired = [t for t in own if t.than == than and t.than is not None and t.times]
-    starts = [t for t in own if t.than is None and t.times]
+    combination_trials = [t for t in trials if _is_of(t, combination)]
+    paired = [t for t in combination_trials if t.than == than and t.than is not None and t.times]
+    starts = [t for t in combination_trials if t.than is None and t.times]
     times = paired[-1].times if paired else ()
     if not paired and starts:
         base = [t for t in trials if not t.combination and t.than is None]
         times = of_starts(base, starts)
     gain = over_batches(times)
-    known = gain is not None and gain.high < math.inf
+    has_interval = gain is not None and gain.high < math.inf
     return Tried(
         "", "", "", "not tried",
         than=name_of(than) if than else "",
-        gain=gain if known else None,
-        one_start=gain.value if gain and not known else None,
-        times=tuple(map(_known, times)),
-        answers=_worst(own),
+        gain=gain if has_interval else None,
+        one_start=gain.value if gain and not has_interval else None,
+        times=tuple(map(_finite, times)),
+        answers=_worst(combination_trials),
     )  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def _is_of(trial: Trial, combination: Combination, stage: str = "search") -> boo
     return trial.combination == combination and trial.stage == stage
 
 
-def _known(timed: Timed) -> Timed:
+def _finite(timed: Timed) -> Timed:
     """Without the interval of anything, which is none and has no figures in JSON."""
     unknown = timed.gain is not None and timed.gain.high == math.inf
     return replace(timed, gain=None) if unknown else timed
@@ -197,7 +197,7 @@ def _known(timed: Timed) -> Timed:
 
 def _worst(trials: Sequence[Trial]) -> Answers | None:
     answers = [trial.answers for trial in trials if trial.answers]
-    return min(answers, key=lambda each: each.agreement or 0.0, default=None)
+    return min(answers, key=lambda answer: answer.agreement or 0.0, default=None)
 
 
 def to_json(result: TuneResult) -> bytes:

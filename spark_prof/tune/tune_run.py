@@ -33,8 +33,8 @@ from spark_prof.tune.earlier_results import Like, digest_of, earlier_gains, with
 from spark_prof.tune.engine_traits import recorded_facts
 from spark_prof.tune.journal import Journal, Subject
 from spark_prof.tune.search import Search
-from spark_prof.tune.tune_engines import Engines, Wanted
-from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
+from spark_prof.tune.tune_engines import Engines, TuneSettings
+from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_search_result
 from spark_prof.tune.tune_trial import (
     Candidate,
     CandidateTable,
@@ -51,22 +51,22 @@ _RECORDING = "recording"
 
 
 @dataclass(frozen=True)
-class Asked:
+class TuneChoices:
     """What a person wants tried, and may be changed."""
 
     allowed: Allowed
     sides: tuple[str, ...] = ()  # further candidates, as `spark-prof ab --b` takes them
     skipped: tuple[str, ...] = ()  # candidates that are not tried
     recording: str = ""  # of the engine, in place of one that is made
-    known: tuple[Path, ...] = ()  # folders of earlier results, besides those beside this tune's
+    result_folders: tuple[Path, ...] = ()  # of earlier results, besides those beside it
     resume: bool = False  # goes on with what the folder holds
     only_list: bool = False  # nothing is tried
 
 
 def run_tune(
     command: EngineCommand,
-    wanted: Wanted,
-    asked: Asked,
+    settings: TuneSettings,
+    choices: TuneChoices,
     say: Callable[[str], None],
     draw: Callable[[TuneResult], str],
 ) -> tuple[TuneResult, CandidateTable]:
@@ -76,31 +76,31 @@ def run_tune(
         CommandError: the folder or a side cannot be; nothing was started.
         KeyboardInterrupt: after what was found has been kept.
     """
-    sides = [side_of((words,)) for words in asked.sides]
+    sides = [side_of((words,)) for words in choices.sides]
     folders = kernel_folders(swap for side in sides for swap in side.swaps)
-    wanted = replace(wanted, files=(*folders, *filter(None, [wanted.text])))
-    journal = Journal(wanted.folder)
-    if asked.only_list:  # starts nothing, and needs neither vLLM nor a GPU
-        run = _Run(command, wanted, asked, journal, say)
+    settings = replace(settings, files=(*folders, *filter(None, [settings.text])))
+    journal = Journal(settings.folder)
+    if choices.only_list:  # starts nothing, and needs neither vLLM nor a GPU
+        run = _Run(command, settings, choices, journal, say)
         run.make_list()
         return run.result, run.table
     refuse(command, sides)
-    shapes = [Shape("decode", size, wanted.context) for size in wanted.batch_sizes]
+    shapes = [Shape("decode", size, settings.context) for size in settings.batch_sizes]
     refuse_shapes(command, [Side()], shapes, each=True)
-    if asked.resume:
+    if choices.resume:
         journal.read()
     subject = Subject(
         tuple(redacted(list(command.text))),
-        wanted.batch_sizes,
-        wanted.context,
+        settings.batch_sizes,
+        settings.context,
         _version(command),
         _gpu(),
     )
-    with Claim(wanted.folder, again=asked.resume):
+    with Claim(settings.folder, again=choices.resume):
         journal.begin(subject)
-        run = _Run(command, wanted, asked, journal, say)
+        run = _Run(command, settings, choices, journal, say)
         try:
-            with terminated_as_interrupt(), Engines(command, wanted, journal, say) as engines:
+            with terminated_as_interrupt(), Engines(command, settings, journal, say) as engines:
                 run.go(engines)
                 if run.result.finished:
                     engines.forget()
@@ -112,8 +112,8 @@ def run_tune(
             run.result = replace(run.result, failure=f"{why}; --resume goes on with it")
             raise
         finally:
-            put(wanted.folder / RESULT_FILE, to_json(run.result))
-            put_page(wanted.folder, draw(run.result))
+            put(settings.folder / RESULT_FILE, to_json(run.result))
+            put_page(settings.folder, draw(run.result))
     return run.result, run.table
 
 
@@ -123,21 +123,21 @@ class _Run:
     def __init__(
         self,
         command: EngineCommand,
-        wanted: Wanted,
-        asked: Asked,
+        settings: TuneSettings,
+        choices: TuneChoices,
         journal: Journal,
         say: Callable[[str], None],
     ) -> None:
-        self._command, self._wanted, self._asked = command, wanted, asked
+        self._command, self._settings, self._choices = command, settings, choices
         self._journal, self._say = journal, say
         self.table = CandidateTable((), ())
         subject = journal.subject
         self.result = TuneResult(
             model=command.model,
             engine=tuple(redacted(list(command.text))),
-            minutes=wanted.minutes,
-            batch_sizes=wanted.batch_sizes,
-            context=wanted.context,
+            minutes=settings.minutes,
+            batch_sizes=settings.batch_sizes,
+            context=settings.context,
             taken=datetime.now(UTC).isoformat(timespec="seconds"),
             gpu=subject.gpu if subject else "",
             vllm=subject.vllm if subject else "",
@@ -152,23 +152,29 @@ class _Run:
         search = Search(
             self.table.candidates, engines, self._say, first, alone, keep=self._journal.add
         )
-        found = None
+        search_result = None
         try:
-            found = search.run()
+            search_result = search.run()
             engines.close()
         finally:
-            result = with_found(self.result, found or search.found(), self.table, self._command)
-            self.result = replace(result, others=engines.others, finished=found is not None)
+            result = with_search_result(
+                self.result, search_result or search.result(), self.table, self._command
+            )
+            self.result = replace(
+                result, others=engines.other_load, finished=search_result is not None
+            )
 
     @contextmanager
     def _recording(self, engines: Engines) -> Iterator[tuple[Bundle | None, tuple[Trial, ...]]]:
-        made = sorted(self._wanted.folder.glob(f"{_RECORDING}*"))
-        whole = [str(path) for path in made if (path / META_FILE).is_file()]
-        if source := self._asked.recording or next(iter(whole), ""):
-            with opened(source) as found:
-                yield found, ()
+        recordings = sorted(self._settings.folder.glob(f"{_RECORDING}*"))
+        whole = [str(path) for path in recordings if (path / META_FILE).is_file()]
+        if source := self._choices.recording or next(iter(whole), ""):
+            with opened(source) as opened_bundle:
+                yield opened_bundle, ()
             return
-        folder = self._wanted.folder / (f"{_RECORDING}-{len(made) + 1}" if made else _RECORDING)
+        folder = self._settings.folder / (
+            f"{_RECORDING}-{len(recordings) + 1}" if recordings else _RECORDING
+        )
         self._say("starting the engine as it is, to record it")
         try:
             bundle, first = engines.record(folder)
@@ -186,11 +192,13 @@ class _Run:
 
     def make_list(self) -> None:
         """Makes the table, of a recording if there is one, and starts nothing."""
-        if self._asked.recording:
-            with opened(self._asked.recording) as bundle:
+        if self._choices.recording:
+            with opened(self._choices.recording) as bundle:
                 self._make_table(bundle)
         else:
-            self._fill(unrecorded_table(self._command, self._asked.allowed), Like("", self._model))
+            self._fill(
+                unrecorded_table(self._command, self._choices.allowed), Like("", self._model)
+            )
 
     @property
     def _model(self) -> str:
@@ -200,59 +208,63 @@ class _Run:
         table, gpu = CandidateTable((), ()), self.result.gpu
         if bundle is not None:
             report = summarize(bundle, measured=ceilings_for(bundle, None))
-            facts = replace(recorded_facts(bundle), batch_sizes=self._wanted.batch_sizes)
-            table = candidates_of(report, self._command, facts, self._asked.allowed)
+            facts = replace(recorded_facts(bundle), batch_sizes=self._settings.batch_sizes)
+            table = candidates_of(report, self._command, facts, self._choices.allowed)
             gpu = gpu or facts.gpu
         self._fill(table, Like(gpu, self._model, self.result.model_digest))
 
     def _fill(self, table: CandidateTable, like: Like) -> None:
         """Adds what a person asks for, and what is known before, to the table."""
-        folder = self._wanted.folder.absolute()
-        earlier = earlier_gains((folder.parent, *self._asked.known), like, folder)
+        folder = self._settings.folder.absolute()
+        earlier = earlier_gains((folder.parent, *self._choices.result_folders), like, folder)
         if earlier:
-            faster = [each for each in earlier if each.gain]
+            faster = [row for row in earlier if row.gain]
             self._say(
                 f"known of {'this GPU and' if like.gpu else 'this'} model: {len(faster)} that were "
                 f"faster and {len(earlier) - len(faster)} that were not; each is measured again"
             )
-        table = with_earlier(table, earlier, self._asked.allowed)
-        self.table = _with_sides(table, self._asked, self._command)
-        known = tuple(replace(e, words=" ".join(redacted(e.words.split()))) for e in earlier)
-        self.result = replace(self.result, left_out=left_out(self.table), earlier=known)
+        table = with_earlier(table, earlier, self._choices.allowed)
+        self.table = _with_sides(table, self._choices, self._command)
+        redacted_rows = tuple(
+            replace(e, words=" ".join(redacted(e.words.split()))) for e in earlier
+        )
+        self.result = replace(self.result, left_out=left_out(self.table), earlier=redacted_rows)
 
     def _too_large(self) -> frozenset[str]:
         """Swaps for whose copies of weights there is no room beside the others'."""
-        free, kept, alone = free_bytes(), Side(), set()
+        free, fitting, alone = free_bytes(), Side(), set()
         for candidate in self.table.candidates:
             if not swaps_only((candidate.words,)):
                 continue
-            more = Side(kept.swaps + side_of((candidate.words,)).swaps)
+            more = Side(fitting.swaps + side_of((candidate.words,)).swaps)
             if check_memory(self._command, Side(), more, free)[0] is False:
                 alone.add(candidate.words)
             else:
-                kept = more
+                fitting = more
         return frozenset(alone)
 
 
 _DRAFTS = ("--speculative-config", "--spec-method", "--spec-model", "--speculative-model")
 
 
-def _with_sides(table: CandidateTable, asked: Asked, command: EngineCommand) -> CandidateTable:
+def _with_sides(
+    table: CandidateTable, choices: TuneChoices, command: EngineCommand
+) -> CandidateTable:
     """The table with a person's own candidates first, without what no trial can measure."""
-    own = [Candidate(words, "yours", "given with --try", "", None) for words in asked.sides]
+    named = [Candidate(words, "yours", "given with --try", "", None) for words in choices.sides]
     candidates: list[Candidate] = []
     left = list(table.left_out)
-    for each in {c.words: c for c in (*own, *table.candidates)}.values():
-        options = set_options(side_of((each.words,)).options)
+    for candidate in {c.words: c for c in (*named, *table.candidates)}.values():
+        options = set_options(side_of((candidate.words,)).options)
         if any(name.startswith(_DRAFTS) for name in options):
             why = "a step with drafts gives no fixed number of tokens, so no trial can compare it"
-            left.append(LeftOut(each.words, each.source, why))
-        elif each.words in asked.skipped:
-            left.append(LeftOut(each.words, each.source, "--skip names it"))
-        elif why := why_no_side(command, side_of((each.words,)), anywhere=asked.only_list):
-            left.append(LeftOut(each.words, each.source, why))
+            left.append(LeftOut(candidate.words, candidate.source, why))
+        elif candidate.words in choices.skipped:
+            left.append(LeftOut(candidate.words, candidate.source, "--skip names it"))
+        elif why := why_no_side(command, side_of((candidate.words,)), anywhere=choices.only_list):
+            left.append(LeftOut(candidate.words, candidate.source, why))
         else:
-            candidates.append(each)
+            candidates.append(candidate)
     return CandidateTable(tuple(candidates), tuple(left), table.recorded)
 
 
@@ -268,8 +280,8 @@ def _version(command: EngineCommand) -> str:
             name = stack.enter_context(command.container.named())
             argv = command.container.command(name, command.python, ["-c", code])
         with suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
-            return one_line(done.stdout.strip())[:40]
+            process = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+            return one_line(process.stdout.strip())[:40]
     return ""
 
 

@@ -26,7 +26,7 @@ class Candidate:
     expected_ms: float | None  # per token at most, by the finding; None where unknown
     # Quantizing at load, KV dtype: needs --allow-requantize or --allow-kv-dtype.
     changes_model: bool = False
-    known: bool = False  # an earlier result of this GPU and model found it to be faster
+    faster_before: bool = False  # an earlier result of this GPU and model found it to be faster
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class Timed:
     counted: int = 0  # quads in one engine, or starts
 
     @classmethod
-    def of(cls, requests: int, found: Estimate) -> Timed:
+    def of(cls, requests: int, estimate: Estimate) -> Timed:
         """What an A/B found."""
-        return cls(requests, found.b_us, found.a_us, found.gain, found.quads)
+        return cls(requests, estimate.b_us, estimate.a_us, estimate.gain, estimate.quads)
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,6 @@ class Measure(Protocol):
         """Measures pairs in one engine: that of the same stage that runs, or a new one."""
 
     def start(
-        self, stage: Stage, number: int, alike: Sequence[Combination], within: float
+        self, stage: Stage, number: int, combinations: Sequence[Combination], within: float
     ) -> Iterator[Trial]:
         """Starts an engine of its own for combinations that differ in swaps only."""

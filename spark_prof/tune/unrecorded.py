@@ -52,13 +52,13 @@ def _named(words: Sequence[str]) -> EngineCommand | None:
 
 def unrecorded_table(command: EngineCommand, allowed: Allowed) -> CandidateTable:
     """Everything that may apply, without what the command sets or the model's files rule out."""
-    given = {option_path(name) for name in set_options(command.arguments)}
+    paths_of_command = {option_path(name) for name in set_options(command.arguments)}
     candidates: list[Candidate] = []
     left: list[LeftOut] = []
     for row in _rows():
         side = side_of((row.words,))
-        taken = {option_path(name) for name in set_options(side.options)} & given
-        why = "the command sets it" if taken else why_not_allowed(side, allowed)
+        overlap = {option_path(name) for name in set_options(side.options)} & paths_of_command
+        why = "the command sets it" if overlap else why_not_allowed(side, allowed)
         why = why or why_no_side(command, side, anywhere=True)
         if why:
             left.append(LeftOut(row.words, row.source, why))

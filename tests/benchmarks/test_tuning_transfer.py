@@ -10,14 +10,22 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.tuning_transfer import lines, mean_of, transfers
-from spark_prof.kernels.bench.results import OURS, Ceilings, Cell, Machine, Report, Result, Spread
+from spark_prof.kernels.bench.results import (
+    OURS,
+    Ceilings,
+    Cell,
+    Machine,
+    Report,
+    Result,
+    TimeSpread,
+)
 from spark_prof.kernels.tuning import Run, Tuned, Work
 
 WORK = Work("dense", "nvfp4", 4096, 4096, 1)
 
 
-def at(us: float) -> Spread:
-    return Spread(us, us, us, 5)
+def at(us: float) -> TimeSpread:
+    return TimeSpread(us, us, us, 5)
 
 
 def cell(tokens: int, ours: float, before: float | None, other: float | None) -> Cell:

@@ -22,7 +22,7 @@ from spark_prof.kernels.bench.results import (
     Machine,
     Report,
     Result,
-    Spread,
+    TimeSpread,
     run_of,
 )
 from spark_prof.kernels.bench.shapes import Recorded
@@ -31,8 +31,8 @@ from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Work
 
 
-def at(value: float) -> Spread:
-    return Spread(value, 0.99 * value, 1.01 * value, 20)
+def at(value: float) -> TimeSpread:
+    return TimeSpread(value, 0.99 * value, 1.01 * value, 20)
 
 
 def cell(tokens: int, ours: float | None, other: float | None, **changes: object) -> Cell:

@@ -58,7 +58,7 @@ def recorded_with_fault(
     watcher.wait(lambda: bool(watcher.ranks()) or hook == "progress", 20)
     answers = [answer(), answer()]
     (pieces / STOP_FILE).touch()
-    watcher.wait(watcher.done, 5 if hook else 20)
+    watcher.wait(watcher.all_finished, 5 if hook else 20)
     logs = "".join(path.read_text() for path in sorted(pieces.glob("*.log.jsonl")))
     lines = [json.loads(line)["message"] for line in logs.splitlines()]
     return {"answers": answers, "log": lines, "steps": watcher.recorded()}

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.importers.imported_layers import align
-from spark_prof.importers.imported_steps import Steps, steps_by_graphs
+from spark_prof.importers.imported_steps import ImportedSteps, steps_by_graphs
 from tests.importers.traces import window
 from tests.rows import each_row
 
@@ -24,32 +24,32 @@ def of(steps, *times):
 
 
 def test_what_vllm_launches_after_its_range_belongs_to_the_step_until_the_next_one():
-    steps = Steps()
+    steps = ImportedSteps()
     steps.add_markers(markers(decode(100, 110), decode(130, 140)))
     assert of(steps, 99, 100, 110, 129, 130, 140, 159, 160) == [-1, 0, 0, 0, 1, 1, 1, -1]
 
 
 def test_pytorch_says_itself_where_its_steps_end():
-    steps = Steps()
+    steps = ImportedSteps()
     steps.add_markers(markers(("ProfilerStep#3", 100, 110), ("ProfilerStep#4", 120, 130)))
     assert of(steps, 105, 115, 125) == [0, -1, 1]
     assert steps.frame()["phase"].tolist() == ["unknown", "unknown"]
 
 
 def test_the_engine_s_own_ranges_go_before_the_profiler_s():
-    steps = Steps()
+    steps = ImportedSteps()
     steps.add_markers(markers(("ProfilerStep#3", 0, 1000), decode(100, 110), decode(200, 210)))
     assert len(steps) == 2
 
 
 def test_of_ranges_that_overlap_the_first_is_kept():
-    steps = Steps()
+    steps = ImportedSteps()
     steps.add_markers(markers(decode(100, 200), decode(150, 160), decode(200, 250)))
     assert steps.frame()["start_ns"].tolist() == [100, 200]
 
 
 def test_steps_may_come_window_by_window():
-    whole, parts = Steps(), Steps()
+    whole, parts = ImportedSteps(), ImportedSteps()
     rows = [decode(100 * i, 100 * i + 50) for i in range(10)]
     whole.add_markers(markers(*rows))
     for row in rows:

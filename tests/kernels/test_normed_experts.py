@@ -25,7 +25,7 @@ SIZES = Sizes(66, 4, 192, 32)
 
 def posed(case: NormedExpertsCase, device: str) -> tuple[NormedExpertsLayer, Any, Any]:
     """A case's layer, x and residual."""
-    made = case.pose(Candidate("k", "layer", build, own=False), device)
+    made = case.pose(Candidate("k", "layer", build, is_custom=False), device)
     assert isinstance(made.layer, NormedExpertsLayer)
     return made.layer, *made.arguments
 

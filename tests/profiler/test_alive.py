@@ -31,7 +31,7 @@ class Clock:
         said = ""
         for _ in range(int(seconds / 0.5)):
             self.now += 0.5
-            said = said or watch.gone()
+            said = said or watch.end_reason()
         return said
 
 
@@ -64,8 +64,8 @@ def test_a_recorder_that_ends_is_seen_by_its_lock(folder: Path, clock: Clock) ->
     with recording(folder):
         watch = RecorderWatch(pieces_folder(folder))
         assert clock.look(watch, 10) == ""
-    assert watch.gone() == ""  # one look may fall into a moment
-    assert watch.gone() == "its recorder ended without a word"
+    assert watch.end_reason() == ""  # one look may fall into a moment
+    assert watch.end_reason() == "its recorder ended without a word"
 
 
 def test_one_that_ended_before_it_was_looked_at(folder: Path, clock: Clock) -> None:
@@ -100,9 +100,9 @@ def test_a_process_that_was_stopped_itself_does_not_blame_its_recorder(
 ) -> None:
     with recording(folder):
         watch = RecorderWatch(pieces_folder(folder))
-        watch.gone()
+        watch.end_reason()
         clock.now += 3600  # as of a suspended container
-        assert watch.gone() == ""
+        assert watch.end_reason() == ""
         beat(folder, 2)
         assert clock.look(watch, alive.SILENT_SECONDS - 1) == ""
 
@@ -135,10 +135,10 @@ def test_a_folder_that_is_gone(folder: Path, clock: Clock, gone: str) -> None:
 def test_it_can_be_asked_to_end_where_no_file_can_be_made(folder: Path) -> None:
     with recording(folder):
         watch = RecorderWatch(pieces_folder(folder))
-        assert not watch.asked()
+        assert not watch.asks_for_end()
         before = sorted(pieces_folder(folder).iterdir())
         ask_to_end(pieces_folder(folder))
-        assert watch.asked()
+        assert watch.asks_for_end()
         assert sorted(pieces_folder(folder).iterdir()) == before
     ask_to_end(folder / "nowhere")
 

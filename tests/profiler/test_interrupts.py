@@ -64,7 +64,7 @@ def test_a_bundle_is_finished_before_a_signal_raises() -> None:
     received, done = Interrupts(), []
 
     def finish() -> None:
-        with received.held():
+        with received.finishing_bundle():
             received.on_signal(signal.SIGINT, None)
             received.on_signal(signal.SIGINT, None)
             done.append(True)
@@ -73,7 +73,7 @@ def test_a_bundle_is_finished_before_a_signal_raises() -> None:
     with pytest.raises(KeyboardInterrupt):
         finish()
     assert done
-    with received.held(), pytest.raises(KeyboardInterrupt):
+    with received.finishing_bundle(), pytest.raises(KeyboardInterrupt):
         received.on_signal(signal.SIGINT, None)
     received = Interrupts()
     received.on_signal(signal.SIGHUP, None)

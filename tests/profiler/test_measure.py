@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from spark_prof.kernels.bench.ceilings import (  # noqa: E402
     Device,
     Room,
-    Timed,
+    TimedAmount,
     bandwidths,
     room_of,
 )
@@ -30,7 +30,7 @@ SMALL = Room(1 << 30, MIB, 16 * MIB, 16 * MIB)
 
 
 def test_a_rate_is_the_amount_over_the_median() -> None:
-    found = rate(Timed("read", 8.0, [4.0, 1.0, 2.0], "by hand"), "B/s")
+    found = rate(TimedAmount("read", 8.0, [4.0, 1.0, 2.0], "by hand"), "B/s")
     assert (found.value, found.lowest, found.highest, found.repeats) == (4.0, 2.0, 8.0, 3)
 
 

@@ -54,4 +54,4 @@ def test_pauses_are_counted_where_a_step_waited() -> None:
     pauses.forget()
     assert pauses.end() == 0
     assert first > 0
-    assert pauses.told() == {"count": 1, "total_ns": first, "longest_ns": first}
+    assert pauses.figures() == {"count": 1, "total_ns": first, "longest_ns": first}

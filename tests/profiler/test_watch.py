@@ -60,7 +60,7 @@ def test_done_when_every_rank_has_finished(
     for number, ended in enumerate(finished):
         rank(tmp_path, number, finished=ended)
         (tmp_path / f"rank{number}.facts.json").write_text(json.dumps(value))
-    assert Watcher(tmp_path, 100, print).done() is done
+    assert Watcher(tmp_path, 100, print).all_finished() is done
 
 
 @each_row(("nodes", "done"), [("2", True), ("1", False), (2, True), (1, False)])
@@ -71,13 +71,13 @@ def test_a_node_of_several_waits_for_its_own_ranks(
     rank(tmp_path, 1, finished=True)
     value = {"parallel": {"tensor": 2}, "engine_config": config}
     (tmp_path / "rank1.facts.json").write_text(json.dumps(value))
-    assert Watcher(tmp_path, 100, print).done() is done
+    assert Watcher(tmp_path, 100, print).all_finished() is done
 
 
 def test_damaged_files_say_nothing(watcher: Watcher) -> None:
     for name in ("rank0.progress.json", "rank0.facts.json", REFUSED_FILE):
         (watcher.pieces / name).write_text("[")
-    assert not watcher.done()
+    assert not watcher.all_finished()
     watcher.check()
 
 
@@ -168,11 +168,11 @@ def count(folder: Path, name: str, recorded: int) -> StepCounter:
 def test_on_a_full_disk_a_rank_is_done_by_its_counts(tmp_path: Path, watcher: Watcher) -> None:
     rank(tmp_path, 0, recorded=3)
     counter = count(tmp_path, "rank0", 7)
-    assert not watcher.done()
+    assert not watcher.all_finished()
     assert watcher.trouble() == ""
     counter.fail()
     counter.finish()
-    assert watcher.done()
+    assert watcher.all_finished()
     assert watcher.recorded() == 7
     assert watcher.trouble().startswith("the recording of rank0 failed")
 
@@ -181,7 +181,7 @@ def test_a_rank_that_could_write_nothing_is_done_by_its_counts(watcher: Watcher)
     counter = count(watcher.pieces, "rank0", 2)
     assert not watcher.ranks()
     counter.finish()
-    assert watcher.done()
+    assert watcher.all_finished()
     watcher.show()
 
 
@@ -207,9 +207,9 @@ def test_replicas_that_know_of_themselves_alone_are_all_waited_for(watcher: Watc
         value = {"parallel": {"tensor": 1, "pipeline": 1, "data": 1}}
         (watcher.pieces / f"rank{number}.facts.json").write_text(json.dumps(value))
     rank(watcher.pieces, 0, finished=True)
-    assert not watcher.done()
+    assert not watcher.all_finished()
     rank(watcher.pieces, 1, finished=True)
-    assert watcher.done()
+    assert watcher.all_finished()
 
 
 def test_what_ended_a_recording_that_nobody_ended(watcher: Watcher) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 from spark_prof.profiler import batch
 from spark_prof.profiler.batch import Batch
-from spark_prof.profiler.window import TURN, WATCHED, Sampling, State, Stretches, Take, Window
+from spark_prof.profiler.window import TURN, WATCHED, Sampling, State, StepWindow, Stretches, Take
 from tests.rows import each_row
 
 PREFILL, DECODE = Batch(1, 1, 5, 0, 0, 0), Batch(2, 0, 0, 1, 1, 5)
@@ -15,7 +15,7 @@ MIXED = Batch(3, 1, 5, 1, 1, 5)
 LETTERS = {"p": PREFILL, "d": DECODE, "m": MIXED}
 
 
-def recorded(window: Window, phases: str) -> str:
+def recorded(window: StepWindow, phases: str) -> str:
     """The phases of the steps that the window took."""
     taken = ""
     for letter in phases:
@@ -43,14 +43,14 @@ def recorded(window: Window, phases: str) -> str:
 def test_the_steps_that_are_taken(
     steps: int, warmup: int, decode_only: bool, phases: str, taken: str
 ) -> None:
-    window = Window(steps, warmup, decode_only)
+    window = StepWindow(steps, warmup, decode_only)
     assert recorded(window, phases) == taken
     assert window.recorded == len(taken)
     assert window.closed == (steps > 0 and len(taken) == steps)
 
 
 def test_states() -> None:
-    window = Window(1, 1, False)
+    window = StepWindow(1, 1, False)
     assert window.state is State.WAITING
     recorded(window, "p")
     assert window.state is State.WARMING
@@ -75,13 +75,13 @@ def test_states() -> None:
 def test_watched_and_timed_steps_take_turns(
     warmup: int, stretches: Stretches, expected: str
 ) -> None:
-    window = Window(0, warmup, stretches=stretches)
+    window = StepWindow(0, warmup, stretches=stretches)
     letters = {Take.WATCH: "W", Take.TIME: "t", Take.SKIP: "-"}
     assert "".join(letters[window.wants(DECODE, 0)] for _ in range(8)) == expected
 
 
 def test_only_watched_steps_count_and_skipped_ones_do_not_move_the_turns() -> None:
-    window = Window(4, 1, True, Stretches(2, 4))
+    window = StepWindow(4, 1, True, Stretches(2, 4))
     assert recorded(window, "p" + "d" + "pdpd" + "mdmd" + "dd") == "dddd"
     assert window.closed
     assert window.wants(DECODE, 0) is Take.SKIP
@@ -121,7 +121,7 @@ def test_a_load_of_changing_batches_turns_seldom() -> None:
 
 
 def test_timed_steps_of_a_sample_count_as_recorded() -> None:
-    window = Window(steps=100, sampling=Sampling())
+    window = StepWindow(steps=100, sampling=Sampling())
     taken = [window.wants(DECODE, 0) for _ in range(99)]
     for take in taken:
         assert window.counts(watched=take is Take.WATCH)
@@ -129,4 +129,4 @@ def test_timed_steps_of_a_sample_count_as_recorded() -> None:
     assert (window.recorded, window.closed) == (99, False)
     window.count()
     assert window.closed
-    assert not Window(steps=100).counts(watched=False)
+    assert not StepWindow(steps=100).counts(watched=False)

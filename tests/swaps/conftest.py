@@ -15,7 +15,7 @@ def sides() -> Iterator[None]:
     """Sides a, b and a's twin, a being active, and nothing said yet; taken back afterwards."""
     names, active = SIDES.names, SIDES.active
     SIDES.names, SIDES.active = ("a", "b", "a2"), "a"
-    guard._SAID.clear()
+    guard._REPORTED.clear()
     yield
     SIDES.names, SIDES.active = names, active
 

@@ -30,7 +30,7 @@ Build = Callable[[layers.Layer], Replacement | None]
 
 
 def asked(own: Candidate, tokens: int) -> Request:
-    return Request(tokens=(tokens,), seconds_each=0, own=own)
+    return Request(tokens=(tokens,), seconds_each=0, custom=own)
 
 
 def of(result: Build, form: WeightFormat = "nvfp4", tokens: int = 2) -> Result:

@@ -123,13 +123,13 @@ DATA = Path(__file__).parents[1] / "data"
     ("name", "kind"),
     [
         ("h100-gpt-oss-20b-mxfp4-graphs", resolve.BundleFolder("")),
-        ("kineto/gpt-oss-eager.json.gz", resolve.Trace("", "kineto")),
-        ("proton/tree.hatchet", resolve.Trace("", "proton-tree")),
-        ("kineto/gpt-oss-graphs", resolve.Trace("", "folder")),
+        ("kineto/gpt-oss-eager.json.gz", resolve.TraceSource("", "kineto")),
+        ("proton/tree.hatchet", resolve.TraceSource("", "proton-tree")),
+        ("kineto/gpt-oss-graphs", resolve.TraceSource("", "folder")),
         ("benchmarks/guidellm.json", resolve.LoadTest("")),
         ("ab-cpu", resolve.AbResult("", DATA / "ab-cpu" / "result.json")),
         ("ab-cpu/result.json", resolve.AbResult("", DATA / "ab-cpu" / "result.json")),
-        ("cubins", resolve.MachineCode("")),
+        ("cubins", resolve.MachineCodeSource("")),
     ],
 )
 def test_what_was_named(name: str, kind: resolve.Source) -> None:

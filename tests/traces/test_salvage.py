@@ -62,10 +62,10 @@ def test_a_killed_recorder_loses_nothing_that_it_had_flushed(tmp_path: Path, pie
     found = flushed_in(pieces_folder(folder))
     kept = salvage(folder)
     recorder.wait()
-    assert kept.made
+    assert kept.newly_assembled
     assert lacking(found, kept.bundle) == []
     assert kept.ranks[0].steps == found.count()[0] >= 2 * pieces
-    assert not salvage(folder).made
+    assert not salvage(folder).newly_assembled
 
 
 class Killed(BaseException):
@@ -86,7 +86,7 @@ def test_an_assembly_that_was_cut_short_is_done_again(
             open_bundle(dead)
     assert pieces_folder(dead).is_dir()
     result = salvage(dead)
-    assert result.made == (at in ("_meta", "add_log"))
+    assert result.newly_assembled == (at in ("_meta", "add_log"))
     assert lacking(found, result.bundle) == []
     assert not pieces_folder(dead).exists()
 
@@ -137,13 +137,13 @@ def test_two_salvages_at_once(dead: Path) -> None:
     with pytest.raises(CommandError, match="another spark-prof is making the bundle"):
         salvage(dead)
     os.close(other)  # as the kernel does when that process is killed
-    assert salvage(dead).made
+    assert salvage(dead).newly_assembled
 
 
 def test_a_worker_on_another_host_is_not_looked_for_here(tmp_path: Path) -> None:
     pieces = Recorded({0: [eager_decode()]}, facts={"host": "elsewhere"}).write(tmp_path / "b")
     write_json(pieces, progress_name("rank0"), {"pid": os.getpid(), "finished": False})
-    assert salvage(tmp_path / "b").made
+    assert salvage(tmp_path / "b").newly_assembled
 
 
 def cupti_piece(pieces: Path, piece: int, *, kernels: int, names: bool, cut: int = 0) -> None:

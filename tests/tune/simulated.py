@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.ab_power import NOISES, quads_of
 from spark_prof.ab.statistics import compare
-from spark_prof.tune.search import Found, Search
+from spark_prof.tune.search import Search, SearchResult
 from spark_prof.tune.tune_engines import expected_start
 from spark_prof.tune.tune_trial import (
     BASE,
@@ -151,16 +151,16 @@ class Simulated:
         return next((self.ends[words] for words in combination if words in self.ends), None)
 
     def start(
-        self, stage: Stage, number: int, alike: Sequence[Combination], within: float
+        self, stage: Stage, number: int, combinations: Sequence[Combination], within: float
     ) -> Iterator[Trial]:
-        found = [self.known.get((stage, number, each, None)) for each in alike]
+        found = [self.known.get((stage, number, each, None)) for each in combinations]
         if all(found):
             yield from filter(None, found)
             return
         before = self.left
-        self.begin(alike, within)
+        self.begin(combinations, within)
         own = math.exp(self.random.normal(0, self.spread))
-        for each in alike:
+        for each in combinations:
             self.asked.append((stage, each, None))
             trial = Trial(stage, number, each, None, "measured")
             if ended := self.ended(each):
@@ -173,7 +173,7 @@ class Simulated:
         self.started[-1] = before - self.left
 
 
-def search(measure: Simulated, *words: str, first: Sequence[Trial] = ()) -> Found:
+def search(measure: Simulated, *words: str, first: Sequence[Trial] = ()) -> SearchResult:
     """A whole search; its progress is in `lines`."""
     lines: list[str] = []
     found = Search([candidate(w) for w in words], measure, lines.append, first).run()

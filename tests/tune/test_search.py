@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.ab_power import NOISES
 from spark_prof.tune.budget import Budget
-from spark_prof.tune.known_gains import Evidence
+from spark_prof.tune.known_gains import TrialEvidence
 from spark_prof.tune.search import Search
 from spark_prof.tune.swap_stages import family
 from spark_prof.tune.tune_trial import BASE, EngineEndedError, Trial, fits, rivals, sets_of
@@ -305,7 +305,7 @@ def test_options_that_are_as_good_as_the_base_are_not_worth_an_engine() -> None:
     """One start each tells no interval: what is less than a per cent faster is not believed."""
     for gain, worth in ((1.005, False), (1.05, True)):
         measure = Simulated({X: gain}, spread=1e-6, seconds=3600)
-        evidence = Evidence([], 0.0)
+        evidence = TrialEvidence([], 0.0)
         for combination in (BASE, (X,)):
             for trial in measure.start("search", 0, [combination], 600):
                 evidence.add(trial)

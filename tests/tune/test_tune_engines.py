@@ -16,7 +16,7 @@ from spark_prof.errors import CommandError
 from spark_prof.swaps.progress import ALL_LIVE, Progress
 from spark_prof.tune import tune_engines as engines
 from spark_prof.tune.journal import Journal
-from spark_prof.tune.tune_engines import Engines, Wanted, _blamed
+from spark_prof.tune.tune_engines import Engines, TuneSettings, _blamed
 from spark_prof.tune.tune_trial import BASE, Pair, Stage, TimeUpError
 from tests.ab.engines import fake_vllm
 
@@ -64,7 +64,7 @@ def test_what_had_not_started_in_its_time_tells_how_long_a_start_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_ENGINE", json.dumps({"hang": "Start"}))
-    wanted = Wanted(tmp_path, 0.25, (1,), 16, gate_tokens=8)  # of which 5 s are for engines
+    wanted = TuneSettings(tmp_path, 0.25, (1,), 16, gate_tokens=8)  # of which 5 s are for engines
     with Engines(fake_command(tmp_path), wanted, Journal(tmp_path), print) as found:
         assert found.start_s < 4
         with pytest.raises(TimeUpError):
@@ -76,7 +76,7 @@ def test_the_next_engine_has_imported_vllm_while_this_one_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_ENGINE", "{}")
-    wanted = Wanted(tmp_path, 60.0, (1,), 16, gate_tokens=8)
+    wanted = TuneSettings(tmp_path, 60.0, (1,), 16, gate_tokens=8)
     with Engines(fake_command(tmp_path), wanted, Journal(tmp_path), print) as found:
         # What has variables needs a process of its own; a spare that ended is replaced.
         numbers = []
@@ -100,7 +100,7 @@ def test_a_host_that_becomes_slower_does_not_choose_between_sides_of_one_engine(
 ) -> None:
     model = {"gains": {"lm_head=fp8": 1.05}, "slower": 1.1}
     monkeypatch.setenv("FAKE_ENGINE", json.dumps(model))
-    wanted = Wanted(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
+    wanted = TuneSettings(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
     with Engines(fake_command(tmp_path), wanted, Journal(tmp_path), print) as found:
         alike = [
             ("layer=spark_prof",),
@@ -119,7 +119,7 @@ def test_what_the_base_says_is_kept_once_and_again_where_another_engine_says_els
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_ENGINE", "{}")
-    wanted = Wanted(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
+    wanted = TuneSettings(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
     keep, judge = engines.keep_logits, engines.judge
     kept: list[str] = []
     fails: list[bool] = []
@@ -150,7 +150,7 @@ def test_an_engine_of_many_sides_captures_what_is_measured(
     def options(*arguments: str, free: int | None = 1) -> tuple[str, ...]:
         monkeypatch.setattr(engines, "free_bytes", lambda: free)
         command = EngineCommand((), (), "python", "model", ("m", *arguments))
-        wanted = Wanted(tmp_path, 1.0, (8, 1), 128)
+        wanted = TuneSettings(tmp_path, 1.0, (8, 1), 128)
         return Engines(command, wanted, Journal(tmp_path), print)._few_graphs()
 
     assert options() == ("--cudagraph-capture-sizes", "1", "8")

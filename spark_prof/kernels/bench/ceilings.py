@@ -110,7 +110,7 @@ _PROGRAMS_PER_SM = 8
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedAmount:
     """One figure of a machine: so much of something in each of these times."""
 
     quantity: str  # read, write, copy (bytes), launch_eager or launch_graph (kernels)
@@ -121,10 +121,10 @@ class Timed:
     @property
     def rates(self) -> list[float]:
         """What a second brings, by each of the times."""
-        return [self.amount / each for each in self.seconds]
+        return [self.amount / duration for duration in self.seconds]
 
 
-def bandwidths(device: Device, room: Room) -> Iterator[Timed]:
+def bandwidths(device: Device, room: Room) -> Iterator[TimedAmount]:
     """Read, write and copy bandwidth of a buffer that is much larger than the cache."""
     count = room.buffer_bytes // 4
     buffer = torch.empty(count, device=device.name).fill_(1.0)
@@ -151,23 +151,25 @@ def bandwidths(device: Device, room: Room) -> Iterator[Timed]:
             device.finish()
             readers.append(("a Triton kernel that adds up", read))
     size_bytes = count * 4
-    found = [
-        Timed("read", size_bytes, device.seconds(read, cold), f"{name}, {size}")
+    read_times = [
+        TimedAmount("read", size_bytes, device.seconds(read, cold), f"{name}, {size}")
         for name, read in readers
     ]
-    yield min(found, key=lambda timed: median(timed.seconds))
-    written = device.seconds(lambda: buffer.fill_(2.0), cold)
-    yield Timed("write", size_bytes, written, f"Tensor.fill_, {size}")
+    yield min(read_times, key=lambda timed: median(timed.seconds))
+    write_seconds = device.seconds(lambda: buffer.fill_(2.0), cold)
+    yield TimedAmount("write", size_bytes, write_seconds, f"Tensor.fill_, {size}")
     half = count // 2
     source, target = buffer[:half], buffer[half : 2 * half]
     copied = device.seconds(lambda: target.copy_(source), cold)
-    yield Timed("copy", half * 8, copied, f"Tensor.copy_ within {size}, bytes read and written")
+    yield TimedAmount(
+        "copy", half * 8, copied, f"Tensor.copy_ within {size}, bytes read and written"
+    )
 
 
 _KERNELS = 1000
 
 
-def launches(device: Device) -> Iterator[Timed]:
+def launches(device: Device) -> Iterator[TimedAmount]:
     """A thousand kernels that do nothing, back to back on one stream of a GPU."""
     if not device.is_gpu:
         return
@@ -181,12 +183,12 @@ def launches(device: Device) -> Iterator[Timed]:
     many()
     device.finish()
     how = f"{_KERNELS:,} empty kernels, "
-    yield Timed("launch_eager", _KERNELS, device.seconds(many), how + "launched one by one")
+    yield TimedAmount("launch_eager", _KERNELS, device.seconds(many), how + "launched one by one")
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
         many()
     replayed = device.seconds(graph.replay)
-    yield Timed("launch_graph", _KERNELS, replayed, how + "nodes of one CUDA graph")
+    yield TimedAmount("launch_graph", _KERNELS, replayed, how + "nodes of one CUDA graph")
 
 
 def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
@@ -199,9 +201,9 @@ def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
     if not room.buffer_bytes:
         raise KernelError("too little memory is free to measure its bandwidth")
     room = replace(room, buffer_bytes=min(room.buffer_bytes, largest))
-    found = {timed.quantity: timed for timed in (*bandwidths(on, room), *launches(on))}
-    read, copy = found["read"], found["copy"]
-    launch = found.get("launch_graph", Timed("", 1, [1e-6, 1e-6], "no launch"))
+    times = {timed.quantity: timed for timed in (*bandwidths(on, room), *launches(on))}
+    read, copy = times["read"], times["copy"]
+    launch = times.get("launch_graph", TimedAmount("", 1, [1e-6, 1e-6], "no launch"))
     return Ceilings(
         read=spread(read.rates),
         copy=spread(copy.rates),

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 from spark_prof.cores import cores
-from spark_prof.kernels.bench.race import Call, Setting, race
+from spark_prof.kernels.bench.race import Call, RaceSetting, race
 from spark_prof.kernels.dense import LinearConfig, room_for_rows
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
@@ -50,10 +50,10 @@ def bf16_candidates(
     for warps, split in _LAYOUTS["narrow" if units <= _FEW_UNITS else size]:
         if split > units:
             continue
-        for depth, x_ahead, held in _IN_FLIGHT[token_tiles(tokens)]:
-            if warps > held or split * (depth - 1) >= units:
+        for depth, x_ahead, warps_resident in _IN_FLIGHT[token_tiles(tokens)]:
+            if warps > warps_resident or split * (depth - 1) >= units:
                 continue
-            config = LinearConfig(warps, split, depth, x_ahead, held // warps)
+            config = LinearConfig(warps, split, depth, x_ahead, warps_resident // warps)
             if x_ahead == 2 and not room_for_rows(columns, tokens, config):
                 continue
             yield config
@@ -92,15 +92,15 @@ def known_config(
 
     Else it is what was on another GPU of the architecture, else the default.
     """
-    found = default
+    config = default
     for of_gpu in (False, True):
         for run in known_runs() if runs is None else runs:
             if run.architecture != architecture or (of_gpu and run.machine != gpu):
                 continue
             for row in run.rows:
                 if row.work == work and set(row.config) == set(asdict(default)):
-                    found = _with(default, row.config)
-    return found
+                    config = _with(default, row.config)
+    return config
 
 
 def best(
@@ -108,9 +108,9 @@ def best(
     work: Work,
     processors: int,
     call_of: Callable[[C], Call],
-    setting: Setting,
+    setting: RaceSetting,
     stop: Callable[[], bool],  # whether no further round shall begin
-    others: Sequence[C] = (),  # where the search may begin too, such as the best of a like work
+    further_starts: Sequence[C] = (),  # such as the best of a like work
 ) -> C:
     """The fastest configuration that a search finds; of a BF16 matrix all of a list are timed."""
 
@@ -121,14 +121,14 @@ def best(
     in_list = isinstance(start, LinearConfig) and work.format == "bf16"
     if in_list:
         listed = bf16_candidates(work.rows, work.columns, work.tokens, processors)
-    configs: list[C] = list(dict.fromkeys((start, *others, *listed)))
+    configs: list[C] = list(dict.fromkeys((start, *further_starts, *listed)))
     if len(configs) > 1:
         start = _fastest(configs, time_all(configs))
     return start if in_list else search(start, time_all, stop)
 
 
 def _times(
-    configs: Sequence[C], call_of: Callable[[C], Call], setting: Setting
+    configs: Sequence[C], call_of: Callable[[C], Call], setting: RaceSetting
 ) -> list[float | None]:
     calls = [call_of(config) for config in configs]
     _compile(calls)

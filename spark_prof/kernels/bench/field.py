@@ -13,7 +13,7 @@ import torch
 from spark_prof.kernels.bench.configurations import best, known_config
 from spark_prof.kernels.bench.race import (
     Call,
-    Setting,
+    RaceSetting,
     clones,
     largest_relative_l2,
     prepared,
@@ -81,12 +81,14 @@ class Inputs:
     """Of all calls with one number of tokens, the number of the call being the first dimension."""
 
     source: torch.Tensor  # bfloat16 [calls, M, K]
-    given: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
+    buffers: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
     copies: int  # of the weights
 
     def call(self, compute: Compute) -> Call:
         """What does the call of a number."""
-        return lambda number: compute(*(each[number] for each in self.given), number % self.copies)
+        return lambda number: compute(
+            *(buffer[number] for buffer in self.buffers), number % self.copies
+        )
 
 
 class Field:
@@ -111,14 +113,14 @@ class Field:
         self._ours: list[Replacement] = []
         if kernel is not None and matches(OURS, request.contestants):
             self._ours = _replacements(kernel.candidate(), weights, copies)
-        own = request.own
-        makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
+        custom = request.custom
+        makes: dict[str, Make] = {} if custom is None else {custom.name: partial(_make_own, custom)}
         makes |= {
             name: make
             for name, make in _peers(kind, weights, gate=gate).items()
             if matches(name, request.contestants)
         }
-        self._others = {
+        self._contestants = {
             name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
         }
 
@@ -126,42 +128,42 @@ class Field:
         """A piece of work with how all did at it; the package's kernel in its best form."""
 
         def write(number: int) -> torch.Tensor:
-            return inputs.given[0][number].copy_(inputs.source[number])
+            return inputs.buffers[0][number].copy_(inputs.source[number])
 
         def error(outputs: Sequence[torch.Tensor]) -> float:
             return largest_relative_l2(outputs, expected)
 
-        setting = Setting(len(expected), write, error, tolerance, expected.device)
+        setting = RaceSetting(len(expected), write, error, tolerance, expected.device)
         entered: dict[str, Call | Result] = {}
         config: Any = None
         if self._ours:
-            known = self._known(cell.work, setting)
-            config = self._searched(known, cell.work, inputs, setting)
+            config_before = self._config_before(cell.work, setting)
+            config = self._searched(config_before, cell.work, inputs, setting)
             entered[OURS] = self._call(config, inputs)
-            if config != known:
-                entered[_BEFORE] = self._call(known, inputs)
-        for name, other in self._others.items():
+            if config != config_before:
+                entered[_BEFORE] = self._call(config_before, inputs)
+        for name, other in self._contestants.items():
             entered[name] = other if isinstance(other, Result) else inputs.call(other)
-        own = self._request.own
+        custom = self._request.custom
         results = {r.contestant: r for r in race(entered, setting, self._request.seconds_each)}
         before = results.pop(_BEFORE, None)
         if before and before.us and not _faster(results[OURS], before):
             # The search was misled by less than times differ.
-            config, results[OURS] = known, replace(before, contestant=OURS)
+            config, results[OURS] = config_before, replace(before, contestant=OURS)
         before = before or results.get(OURS)
         us = before.us.median if before and before.us else None
         return replace(
             cell,
             results=tuple(results.values()),
             config={} if config is None else asdict(config),
-            subject=OURS if own is None else own.name,
+            subject=OURS if custom is None else custom.name,
             before_us=us if self._stop is not None else None,
         )
 
     def _call(self, config: Any, inputs: Inputs) -> Call:
         return inputs.call(_computing(self._ours, None, config))
 
-    def _known(self, work: Work, setting: Setting) -> Any:
+    def _config_before(self, work: Work, setting: RaceSetting) -> Any:
         """What the kernel runs with before any search; None where there is nothing to choose."""
         if self._kernel is None or not self._kernel.tuned_as:
             return None
@@ -169,14 +171,14 @@ class Field:
         arch, gpu = architecture(setting.device), gpu_name(setting.device)
         return known_config(default, work, arch, gpu, self._request.runs)
 
-    def _searched(self, known: Any, work: Work, inputs: Inputs, setting: Setting) -> Any:
-        if known is None or self._stop is None:
-            return known
+    def _searched(self, start: Any, work: Work, inputs: Inputs, setting: RaceSetting) -> Any:
+        if start is None or self._stop is None:
+            return start
         call_of = partial(self._call, inputs=inputs)
         processors = multiprocessors(setting.device)
-        found = best(known, work, processors, call_of, setting, self._stop, self._best)
-        self._best = list(dict.fromkeys((found, *self._best)))
-        return found
+        fastest = best(start, work, processors, call_of, setting, self._stop, self._best)
+        self._best = list(dict.fromkeys((fastest, *self._best)))
+        return fastest
 
 
 def _faster(one: Result, other: Result) -> bool:
@@ -187,19 +189,21 @@ def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Repla
     """A kernel built for each copy of the weights, which need not outlive it."""
     built = []
     for number in range(copies):
-        name, own = f"model.layers.{number}", deepcopy(weights)
-        if isinstance(own, ExpertsLayer):
-            router = replace(own.router, name=f"{name}.mlp")
-            built.append(candidate.build(replace(own, name=router.name, router=router)))
+        name, weights_copy = f"model.layers.{number}", deepcopy(weights)
+        if isinstance(weights_copy, ExpertsLayer):
+            router = replace(weights_copy.router, name=f"{name}.mlp")
+            built.append(candidate.build(replace(weights_copy, name=router.name, router=router)))
         else:
             built.append(
-                candidate.build(LinearLayer(f"{name}.{candidate.slot}", candidate.slot, own))
+                candidate.build(
+                    LinearLayer(f"{name}.{candidate.slot}", candidate.slot, weights_copy)
+                )
             )
     return built
 
 
-def _make_own(own: Candidate, weights: Any, copies: int) -> Compute:
-    replacements = _replacements(own, weights, copies)
+def _make_own(custom: Candidate, weights: Any, copies: int) -> Compute:
+    replacements = _replacements(custom, weights, copies)
     if any(replacement.bits == "changed" for replacement in replacements):
         raise Abstained("it changes the weights' bits: the others compute something else")
     return _computing(replacements)

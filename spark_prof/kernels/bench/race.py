@@ -69,8 +69,8 @@ class Repeated:
             with torch.cuda.graph(self._graph):
                 try:
                     self.outputs = self._run()
-                except Exception as found:
-                    failure = found
+                except Exception as error:
+                    failure = error
                     raise
         except Exception as ended:
             # Ending a capture that was broken off fails too, and says less.
@@ -112,7 +112,7 @@ _MOST_CALLS = 512
 
 
 @dataclass(frozen=True)
-class Setting:
+class RaceSetting:
     """What all contestants of a race do, and where."""
 
     calls: int
@@ -151,7 +151,7 @@ def race(
     # By name what does the call of a number, from 0 to the plan's calls - 1, or why somebody
     # cannot take part.
     contestants: Mapping[str, Call | Result],
-    setting: Setting,
+    setting: RaceSetting,
     seconds: float = 0.5,  # after the fewest repeats no more are begun once this has passed
     fewest: int = 20,
 ) -> tuple[Result, ...]:
@@ -195,9 +195,9 @@ def largest_relative_l2(outputs: Sequence[torch.Tensor], expected: torch.Tensor)
 
     It is infinity if anything is NaN.
     """
-    found = torch.stack([*outputs]).to(torch.float64).flatten(1)
+    actual = torch.stack([*outputs]).to(torch.float64).flatten(1)
     right = expected.to(torch.float64).flatten(1)
-    errors = (found - right).norm(dim=1) / right.norm(dim=1)
+    errors = (actual - right).norm(dim=1) / right.norm(dim=1)
     return float(errors.nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 
 

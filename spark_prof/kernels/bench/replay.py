@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from spark_prof.kernels.bench.configurations import known_config
-from spark_prof.kernels.bench.race import Call, Setting, largest_relative_l2, race
+from spark_prof.kernels.bench.race import Call, RaceSetting, largest_relative_l2, race
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, Piece
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.registry import ReplacementKernel
@@ -62,7 +62,7 @@ def main(work: Callable[[torch.device], Replay], about: str | None) -> int:
         return 0
     expected = replay.expected()
     error = lambda outputs: largest_relative_l2(outputs, expected)  # noqa: E731
-    setting = Setting(replay.calls, replay.before, error, replay.tolerance, device)
+    setting = RaceSetting(replay.calls, replay.before, error, replay.tolerance, device)
     (result,) = race({"it": replay.call}, setting)
     wrong = result.failed or replay.problem()
     if wrong or result.us is None:
@@ -121,9 +121,9 @@ def _filled(template: str, about: str, values: Mapping[str, object]) -> str:
     text = files("spark_prof.kernels.bench.replays").joinpath(f"{template}.py").read_text("utf-8")
     text = re.sub(r'\A""".*?"""', lambda _: f'"""{about}"""', text, count=1, flags=re.DOTALL)
     for name, value in values.items():
-        written = ", ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
+        value_text = ", ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
         line = re.compile(rf"^{re.escape(name)} = .*$", re.MULTILINE)
-        text = line.sub(lambda _, new=f"{name} = {written}": new, text)  # type: ignore[misc]
+        text = line.sub(lambda _, new=f"{name} = {value_text}": new, text)  # type: ignore[misc]
     return _FOR_THIS_PROJECT.sub("", text)
 
 
@@ -141,20 +141,22 @@ def shape_of_text(kernel: ReplacementKernel, text: str, form: str) -> Piece:
     Raises:
         KernelError: it is no such shape.
     """
-    known: Any = form
+    weight_format: Any = form
     parts = text.split("x")
     numbers = [int(part) for part in parts if part.isdecimal() and 0 < int(part) < _LARGEST]
-    wanted = _SHAPES.get(kernel.layer, "")
-    if len(numbers) != len(parts) or len(numbers) != len(wanted.split("x")):
-        raise KernelError(f"--shape {text}: of {kernel.name} it is {wanted}")
+    pattern = _SHAPES.get(kernel.layer, "")
+    if len(numbers) != len(parts) or len(numbers) != len(pattern.split("x")):
+        raise KernelError(f"--shape {text}: of {kernel.name} it is {pattern}")
     if kernel.layer == "matrix":
         slot: Any = kernel.slot
         rows, columns = numbers
-        return DenseShape(rows, columns, (Layer("", slot, rows, columns),)), known
+        return DenseShape(rows, columns, (Layer("", slot, rows, columns),)), weight_format
     experts, top_k, hidden, inner = (*numbers, 0, 0)[:4]
     gpt_oss = form == "mxfp4"
     activation: Any = "swiglu" if gpt_oss else "silu"
-    return ExpertsShape("", known, experts, top_k, hidden, inner, activation, gpt_oss), known
+    return ExpertsShape(
+        "", weight_format, experts, top_k, hidden, inner, activation, gpt_oss
+    ), weight_format
 
 
 def text_of_shape(kernel: ReplacementKernel, shape: DenseShape | ExpertsShape) -> str:

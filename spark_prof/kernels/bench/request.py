@@ -46,19 +46,19 @@ class Request:
     runs: Sequence[Run] | None = None
     # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
     # and formats are then those of its slot.
-    own: Candidate | None = None
+    custom: Candidate | None = None
     # Which of the package's kernels, by the names of their cases, all if empty.
     kernels: Sequence[str] = ()
     # What to time in place of the models' layers, and what was recorded of it, by it and tokens.
     work: Sequence[Piece] | None = None
-    ran: Mapping[tuple[Piece, int], Recorded] = field(default_factory=dict)
+    recorded: Mapping[tuple[Piece, int], Recorded] = field(default_factory=dict)
 
     def pieces(self) -> list[Piece]:
         """Every shape with its format, in the order in which they are timed."""
-        own, kinds, formats, layers = self.own, self.only, self.formats, None
-        if own is not None:
-            kinds = ("moe",) if own.slot == "moe" else ("dense",)
-            formats, layers = _OWN_FORMATS, [each for each in LAYERS if each.slot == own.slot]
+        custom, kinds, formats, layers = self.custom, self.only, self.formats, None
+        if custom is not None:
+            kinds = ("moe",) if custom.slot == "moe" else ("dense",)
+            formats, layers = _OWN_FORMATS, [layer for layer in LAYERS if layer.slot == custom.slot]
         if self.work is None:
             dense = dense_work(self.models, formats, layers) if "dense" in kinds else []
             experts = chosen_experts(self.models) if "moe" in kinds else []
@@ -69,15 +69,15 @@ class Request:
             (shape, form)
             for shape, form in self.work
             if ("moe" if isinstance(shape, ExpertsShape) else "dense") in kinds and form in formats
-            if own is None or not isinstance(shape, DenseShape) or own.slot in shape.slots
+            if custom is None or not isinstance(shape, DenseShape) or custom.slot in shape.slots
         ]
 
     def listed(self, kind: Kind, form: WeightFormat) -> list[ReplacementKernel | None]:
         """The package's kernels for weights of a format; None alone where it has none."""
-        found: list[ReplacementKernel | None] = [
+        kernels: list[ReplacementKernel | None] = [
             kernel
             for name, kernel in by_check().items()
             if kernel.race == kind and form in kernel.formats
             if not self.kernels or name in self.kernels
         ]
-        return found or [None]
+        return kernels or [None]

@@ -23,7 +23,7 @@ OURS = "spark-prof"
 
 
 @dataclass(frozen=True)
-class Spread:
+class TimeSpread:
     """A measured figure: the median of its repeats, and its quartiles."""
 
     median: float
@@ -37,7 +37,7 @@ class Result:
     """How one contestant did at one piece of work."""
 
     contestant: str
-    us: Spread | None  # microseconds a call, None if it failed
+    us: TimeSpread | None  # microseconds a call, None if it failed
     # The relative L2 distance of its output from the reference, None if it was not computed.
     error: float | None
     failed: str = ""  # why there is no time, one line; empty if there is one
@@ -90,9 +90,9 @@ class Cell:
 class Ceilings:
     """What the machine reaches, measured in the same run."""
 
-    read: Spread  # bytes a second that a kernel reads which does nothing else
-    copy: Spread  # bytes a second, read and written, of a copy
-    launch_us: Spread  # microseconds of an empty kernel among others in a CUDA graph
+    read: TimeSpread  # bytes a second that a kernel reads which does nothing else
+    copy: TimeSpread  # bytes a second, read and written, of a copy
+    launch_us: TimeSpread  # microseconds of an empty kernel among others in a CUDA graph
     read_by: str
     copied_by: str
     launched: str
@@ -106,10 +106,10 @@ class Ceilings:
         return cell.weight_bytes / us * 1e6 / self.read.median
 
 
-def spread(repeats: Sequence[float]) -> Spread:
+def spread(repeats: Sequence[float]) -> TimeSpread:
     """Median and quartiles of at least two repeats."""
     lower, _, upper = quantiles(repeats, n=4, method="inclusive")
-    return Spread(median(repeats), lower, upper, len(repeats))
+    return TimeSpread(median(repeats), lower, upper, len(repeats))
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def _driver() -> str:
         with suppress(Exception):
             nvml = importlib.import_module(module)
             nvml.nvmlInit()
-            found = nvml.nvmlSystemGetDriverVersion()
-            return found.decode() if isinstance(found, bytes) else str(found)
+            version = nvml.nvmlSystemGetDriverVersion()
+            return version.decode() if isinstance(version, bytes) else str(version)
     return ""
 
 
@@ -191,16 +191,16 @@ class Report:
     left_out: list[LeftOut] = field(default_factory=list)
     schema: int = 1  # of the file that benchmarks/kernels.py writes
 
-    def add(self, found: Cell | LeftOut) -> None:
+    def add(self, entry: Cell | LeftOut) -> None:
         """Takes the next result of a run; a cell takes the place of one of the same work."""
-        if isinstance(found, LeftOut):
-            self.left_out.append(found)
+        if isinstance(entry, LeftOut):
+            self.left_out.append(entry)
             return
         for place, cell in enumerate(self.cells):
-            if (cell.work, cell.label, cell.subject) == (found.work, found.label, found.subject):
-                self.cells[place] = found
+            if (cell.work, cell.label, cell.subject) == (entry.work, entry.label, entry.subject):
+                self.cells[place] = entry
                 return
-        self.cells.append(found)
+        self.cells.append(entry)
 
 
 def keep(report: Report, path: Path | None = None) -> Path:

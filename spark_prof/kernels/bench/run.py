@@ -55,25 +55,25 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
     On a processor the package's kernels are emulated, and no time means anything.
     """
     begun = time.perf_counter()
-    found: dict[Piece, list[Cell]] = {}
+    cells: dict[Piece, list[Cell]] = {}
     broken = ""
     for piece in request.pieces():
         if broken or time.perf_counter() - begun > request.seconds:
-            yield LeftOut(_told(piece), broken or f"{request.seconds:.0f} seconds had passed")
+            yield LeftOut(_label(piece), broken or f"{request.seconds:.0f} seconds had passed")
             continue
-        for each in _guarded(piece, request, device, None):
-            if isinstance(each, Cell):
-                found.setdefault(piece, []).append(each)
-            yield each
+        for result in _guarded(piece, request, device, None):
+            if isinstance(result, Cell):
+                cells.setdefault(piece, []).append(result)
+            yield result
         broken = _broken(device)
     if not request.tune:
         return
-    order = sorted(found, key=_expected_gain(found), reverse=True)
+    order = sorted(cells, key=_expected_gain(cells), reverse=True)
     for number, piece in enumerate(order):
         left = begun + request.seconds - time.perf_counter()
         if broken or left <= 0:
             why = broken or f"no search: {request.seconds:.0f} seconds had passed"
-            yield LeftOut(_told(piece), why)
+            yield LeftOut(_label(piece), why)
             continue
         # None takes more than twice its share of what is left.
         until = time.perf_counter() + min(left, 2 * left / (len(order) - number))
@@ -91,14 +91,14 @@ def _guarded(
         else:
             yield from race_dense(shape, form, request, device, stop)
     except Exception as failure:
-        yield LeftOut(_told(piece), reason(failure))
+        yield LeftOut(_label(piece), reason(failure))
 
 
 def _passed(moment: float) -> bool:
     return time.perf_counter() > moment
 
 
-def _told(piece: Piece) -> str:
+def _label(piece: Piece) -> str:
     shape, form = piece
     if isinstance(shape, ExpertsShape):
         return f"experts of {shape.model}"
@@ -108,14 +108,14 @@ def _told(piece: Piece) -> str:
 _LAYERS_OF_A_MODEL = 32
 
 
-def _expected_gain(found: Mapping[Piece, Sequence[Cell]]) -> Callable[[Piece], float]:
+def _expected_gain(cells_by_piece: Mapping[Piece, Sequence[Cell]]) -> Callable[[Piece], float]:
     """Microseconds of a step that a kernel takes beyond its bytes at the best rate of this run."""
-    timed = [cell for cells in found.values() for cell in cells if cell.ours]
+    timed = [cell for cells in cells_by_piece.values() for cell in cells if cell.ours]
     rate = max((cell.bytes / cell.ours for cell in timed if cell.ours), default=1.0)
 
     def gain(piece: Piece) -> float:
-        beyond = [cell.ours - cell.bytes / rate for cell in found[piece] if cell.ours]
-        times = 1 if found[piece][0].is_lm_head else _LAYERS_OF_A_MODEL
+        beyond = [cell.ours - cell.bytes / rate for cell in cells_by_piece[piece] if cell.ours]
+        times = 1 if cells_by_piece[piece][0].is_lm_head else _LAYERS_OF_A_MODEL
         return times * sum(beyond) / max(len(beyond), 1)
 
     return gain
@@ -160,7 +160,7 @@ def race_dense(
                 bytes=size + 2 * count * (shape.rows + shape.columns),
                 is_lm_head=shape.is_lm_head,
                 results=(),
-                recorded=request.ran.get(((shape, format), count)),
+                recorded=request.recorded.get(((shape, format), count)),
             )
             inputs = Inputs(x, (torch.empty_like(x),), planned.copies)
             yield field.raced(cell, inputs, exact_products(x, exact), DENSE_TOLERANCE)
@@ -186,14 +186,16 @@ def race_experts(
 ) -> Iterator[Cell]:
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
     layer = random_experts(shape, device)
-    each = bytes_of_expert(layer)
-    all_inputs = {count: expert_inputs(shape, each, count, device) for count in request.tokens}
+    expert_bytes = bytes_of_expert(layer)
+    all_inputs = {
+        count: expert_inputs(shape, expert_bytes, count, device) for count in request.tokens
+    }
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
     references = exact_experts(layer, list(all_inputs.values()))
     for kernel in request.listed("moe", shape.format):
         field = Field(request, "moe", kernel, layer, copies, stop)
         for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
-            used = round(_mean_distinct(inputs.given[1], shape.top_k) * each)
+            used = round(_mean_distinct(inputs.buffers[1], shape.top_k) * expert_bytes)
             sizes = (2 * shape.intermediate, shape.hidden, count, shape.experts, shape.top_k)
             cell = Cell(
                 kind="moe",
@@ -203,19 +205,23 @@ def race_experts(
                 bytes=used + 2 * count * (2 * shape.hidden + shape.experts),
                 is_lm_head=False,
                 results=(),
-                recorded=request.ran.get(((shape, shape.format), count)),
+                recorded=request.recorded.get(((shape, shape.format), count)),
             )
             yield field.raced(cell, replace(inputs, copies=copies), expected, EXPERTS_TOLERANCE)
 
 
-def expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> Inputs:
-    """Random ones for experts of `each` bytes.
+def expert_inputs(
+    shape: ExpertsShape, expert_bytes: int, count: int, device: torch.device
+) -> Inputs:
+    """Random ones for experts of `expert_bytes` bytes.
 
     A token's logits all differ, or contestants could rightly differ in experts.
     """
     dice = torch.Generator(device).manual_seed(count)
     expected = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** count)
-    planned = plan(math.ceil(expected * each), cache_bytes(device), shape.experts * each)
+    planned = plan(
+        math.ceil(expected * expert_bytes), cache_bytes(device), shape.experts * expert_bytes
+    )
     size = (planned.calls, count, shape.hidden)
     x = torch.randn(size, dtype=torch.bfloat16, device=device, generator=dice)
     order = torch.rand((*size[:2], shape.experts), device=device, generator=dice).argsort(-1)
@@ -229,7 +235,7 @@ def exact_experts(layer: ExpertsLayer, inputs: Sequence[Inputs]) -> list[torch.T
     All are computed at once, so that each expert is decoded once.
     """
     x = torch.cat([its.source.flatten(0, 1) for its in inputs])
-    logits = torch.cat([its.given[1].flatten(0, 1) for its in inputs])
+    logits = torch.cat([its.buffers[1].flatten(0, 1) for its in inputs])
     chosen, shares = routing_oracle(logits, layer.router)
     exact = moe_oracle(x, chosen, shares, layer).value
     sizes = [its.source.shape[:2] for its in inputs]

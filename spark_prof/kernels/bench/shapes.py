@@ -146,14 +146,14 @@ def dense_work(
     models: Sequence[str], formats: Iterable[WeightFormat], layers: Iterable[Layer] | None = None
 ) -> list[tuple[DenseShape, WeightFormat]]:
     """Every shape once in each of these formats, small ones first; routers in BF16 only."""
-    found: dict[tuple[WeightFormat, int, int], list[Layer]] = {}
+    layers_by_shape: dict[tuple[WeightFormat, int, int], list[Layer]] = {}
     for form in formats:
         for layer in layers or ((*LAYERS, *ROUTERS) if form == "bf16" else LAYERS):
             if matches(layer.model, models):
-                found.setdefault((form, layer.rows, layer.columns), []).append(layer)
+                layers_by_shape.setdefault((form, layer.rows, layer.columns), []).append(layer)
     work = [
         (DenseShape(rows, columns, tuple(its)), form)
-        for (form, rows, columns), its in found.items()
+        for (form, rows, columns), its in layers_by_shape.items()
     ]
     return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 

@@ -44,7 +44,7 @@ def humming_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
         raise KernelError("Humming is not installed, or has no experts for this GPU")
     limits = {"gemm1_alpha": 1.702, "gemm1_beta": 1.0, "gemm1_clamp_limit": 7.0}
     in_a_step = step_context(weights.gate_up.packed.device)
-    made = []
+    kernels = []
     for _ in range(copies):
         layer = layer_of_experts(weights, config)
         humming.convert_to_humming_moe_kernel_format(
@@ -52,10 +52,10 @@ def humming_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
         )
         swiglu = limits if weights.activation.name == "swiglu" else {}
         quant = humming.get_humming_moe_quant_config(layer, **swiglu)
-        made.append((humming.make_humming_moe_kernel(quant, config, experts_class), layer))
+        kernels.append((humming.make_humming_moe_kernel(quant, config, experts_class), layer))
 
     def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
-        kernel, layer = made[number]
+        kernel, layer = kernels[number]
         shares, chosen, _ = fused_topk(x, logits, weights.router.top_k, renormalize=True)
         with in_a_step():
             out: torch.Tensor = kernel.apply(

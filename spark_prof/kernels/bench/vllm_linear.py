@@ -86,10 +86,10 @@ def bf16_peers(
     Args:
         gate: whether the weight is that of a router without a bias.
     """
-    found: dict[str, Callable[[Any, int], Multiply]] = {"vLLM CuTe skinny": _skinny}
+    peers: dict[str, Callable[[Any, int], Multiply]] = {"vLLM CuTe skinny": _skinny}
     if gate and len(weight) <= _MOST_EXPERTS:
-        found["vLLM ll_fp32w"] = _router_in_fp32
-    return found
+        peers["vLLM ll_fp32w"] = _router_in_fp32
+    return peers
 
 
 def _multiplying(peer: LinearPeer, weight: Any, copies: int) -> Multiply:
@@ -98,17 +98,17 @@ def _multiplying(peer: LinearPeer, weight: Any, copies: int) -> Multiply:
     # What quantizes activations to FP8 asks for vLLM's configuration when it is made.
     of_fp8 = isinstance(weight, Fp8Rows | Fp8Blocks)
     with default_config(peer) if of_fp8 else nullcontext():
-        made = [_made(peer, weight) for _ in range(copies)]
+        kernels = [_kernel_and_layer(peer, weight) for _ in range(copies)]
 
     def multiply(x: torch.Tensor, number: int) -> torch.Tensor:
-        kernel, layer = made[number]
+        kernel, layer = kernels[number]
         out: torch.Tensor = kernel.apply_weights(layer, x, None)
         return out
 
     return multiply
 
 
-def _made(peer: LinearPeer, weight: Any) -> tuple[Any, Any]:
+def _kernel_and_layer(peer: LinearPeer, weight: Any) -> tuple[Any, Any]:
     """The kernel and its layer, whose weights it has brought into its own order."""
     kernel_class = _attribute(f"{_KERNELS}.{peer.module}.{peer.kernel}", peer)
     supported, why = kernel_class.is_supported()
@@ -142,8 +142,8 @@ def _made(peer: LinearPeer, weight: Any) -> tuple[Any, Any]:
 def default_config(peer: LinearPeer) -> AbstractContextManager[None]:
     """A context in which vLLM's configuration is the default one."""
     set_config = _attribute(f"{_CONFIG}.set_current_vllm_config", peer)
-    found: AbstractContextManager[None] = set_config(_attribute(f"{_CONFIG}.VllmConfig", peer)())
-    return found
+    context: AbstractContextManager[None] = set_config(_attribute(f"{_CONFIG}.VllmConfig", peer)())
+    return context
 
 
 def layer_of_checkpoint(weight: Any) -> Any:

@@ -57,14 +57,14 @@ def small_products(
         gate: whether the weight is that of such a router: vLLM calls the first for no other.
     """
     rows, columns = shape = tuple(weight.shape)
-    found: dict[str, Callable[[Any, int], Multiply]] = {}
+    products: dict[str, Callable[[Any, int], Multiply]] = {}
     if gate and rows <= _MOST_EXPERTS and columns % 8 == 0:
-        found["vLLM ll_bf16"] = _ll_bf16
+        products["vLLM ll_bf16"] = _ll_bf16
     if shape in _DSV3_ROUTERS or shape == _DSV3_PROJECTION:
-        found["vLLM DSV3"] = _dsv3
+        products["vLLM DSV3"] = _dsv3
     if rows < _MOST_ROWS and rows % 16 == 0 and columns % 64 == 0:
-        found["FlashInfer tinygemm"] = _tinygemm
-    return found
+        products["FlashInfer tinygemm"] = _tinygemm
+    return products
 
 
 def _ll_bf16(weight: torch.Tensor, copies: int) -> Multiply:
@@ -210,8 +210,8 @@ def marlin_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
     activation = MoEActivation.SWIGLUOAI if gpt_oss else MoEActivation.SILU
     scratch: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
-    def add_up(each: torch.Tensor, out: torch.Tensor, *_: object) -> None:
-        ops.moe_sum(each, out)
+    def add_up(products: torch.Tensor, out: torch.Tensor, *_: object) -> None:
+        ops.moe_sum(products, out)
 
     def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
         layer = layers[number]

@@ -77,13 +77,13 @@ class AttentionCase:
         """The case on a device."""
         layer, (qkv, positions, *cache) = self.layer(device), self.arguments(device)
         shape = (len(self.lengths), self.heads * self.size)
-        given = (qkv, positions, *cache)
+        arguments = (qkv, positions, *cache)
         return Posed(
             layer,
-            given,
+            arguments,
             ((shape, torch.bfloat16),),
-            lambda results, judged: judge_attention(layer, given, results, judged),
-            written=(2, 3),
+            lambda results, judged: judge_attention(layer, arguments, results, judged),
+            outputs=(2, 3),
         )
 
     def layer(self, device: str) -> AttentionLayer:
@@ -116,17 +116,17 @@ class AttentionCase:
         """What a call gets: pages in no order, and a cache of NaN but for what may be read."""
         tokens, page = len(self.lengths), self.page
         generator = torch.Generator().manual_seed(sum(self.lengths))
-        wanted = [-(-length // page) for length in self.lengths]
-        pages = sum(wanted) + _SPARE
+        page_counts = [-(-length // page) for length in self.lengths]
+        pages = sum(page_counts) + _SPARE
         order = torch.randperm(pages, generator=generator)
         poison, spare = int(order[0]), order[1:_SPARE].tolist()
-        blocks = torch.full((tokens, max(wanted) + 2), poison, dtype=torch.int32)
+        blocks = torch.full((tokens, max(page_counts) + 2), poison, dtype=torch.int32)
         keys, values = self.cache(pages)
         slots = []
-        taken = _SPARE
+        next_page = _SPARE
         for request, length in enumerate(self.lengths):
-            mine = order[taken : taken + wanted[request]]
-            taken += wanted[request]
+            mine = order[next_page : next_page + page_counts[request]]
+            next_page += page_counts[request]
             first = max(0, length - self.window) if self.window else 0
             if request in self.padding or not length:
                 slots.append(-1)
@@ -143,8 +143,8 @@ class AttentionCase:
                 keys[mine[first // page], first % page, 0, self.size // 2] = torch.nan
                 values[mine[first // page], first % page, -1, 1] = torch.nan
             last = length - 1
-            own = int(mine[last // page]) * page + last % page
-            slots.append(spare[request % 2] * page + request if self.elsewhere else own)
+            slot = int(mine[last // page]) * page + last % page
+            slots.append(spare[request % 2] * page + request if self.elsewhere else slot)
         width = (self.heads + 2 * self.kv_heads) * self.size
         positions = torch.tensor(self.lengths) * 5 % _POSITIONS
         return (
@@ -173,44 +173,44 @@ def _on(device: str, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Te
     """Both on a device, as they lie in the memory that they share."""
     whole = memory_of(keys).to(device)
     return tuple(
-        torch.empty(0, dtype=each.dtype, device=device).set_(
-            whole.untyped_storage(), each.storage_offset(), each.shape, each.stride()
+        torch.empty(0, dtype=cache.dtype, device=device).set_(
+            whole.untyped_storage(), cache.storage_offset(), cache.shape, cache.stride()
         )
-        for each in (keys, values)
+        for cache in (keys, values)
     )
 
 
 def judge_attention(
-    layer: AttentionLayer, given: tuple[torch.Tensor, ...], results: Results, judged: Judge
+    layer: AttentionLayer, arguments: tuple[torch.Tensor, ...], results: Results, judged: Judge
 ) -> Judgement:
     """The result, the new keys and values at their slots, and the cache as before elsewhere."""
-    qkv, positions, keys, values, blocks, lengths, slots = given
+    qkv, positions, keys, values, blocks, lengths, slots = arguments
     out, new_keys, new_values = results
     expected, *of_cache = attention_oracle(
         layer, qkv, positions, keys, values, blocks, lengths, slots
     )
-    found = judged(out, expected)
+    judgement = judged(out, expected)
     real = (lengths > 0) & (slots >= 0)
     at = slots[real] // keys.shape[1], slots[real] % keys.shape[1]
     for name, new, its in zip(("keys", "values"), results[1:], of_cache, strict=True):
         its = Expected(its.value[real], its.error[real])
         bits = new[at]
-        written = judged(stored(bits) if bits.dtype == torch.uint8 else bits, its)
-        if written.detail and not found.detail:
-            found = Judgement(written.used, f"{name}: {written.detail}")
-    if found.detail:
-        return found
+        cache_judgement = judged(stored(bits) if bits.dtype == torch.uint8 else bits, its)
+        if cache_judgement.detail and not judgement.detail:
+            judgement = Judgement(cache_judgement.used, f"{name}: {cache_judgement.detail}")
+    if judgement.detail:
+        return judgement
     after, before = (new_keys, new_values), (keys, values)
-    now = [each[at].clone() for each in after]
-    for each, was in zip(after, before, strict=True):
-        each[at] = was[at]
+    now = [cache[at].clone() for cache in after]
+    for cache, was in zip(after, before, strict=True):
+        cache[at] = was[at]
     same = all(
-        torch.equal(memory_of(each), memory_of(was))
-        for each, was in zip(after, before, strict=True)
+        torch.equal(memory_of(cache), memory_of(was))
+        for cache, was in zip(after, before, strict=True)
     )
-    for each, its in zip(after, now, strict=True):
-        each[at] = its
-    return found if same else Judgement(None, "the cache is written beside its slots")
+    for cache, its in zip(after, now, strict=True):
+        cache[at] = its
+    return judgement if same else Judgement(None, "the cache is written beside its slots")
 
 
 def attention_cases(device: str) -> Iterator[AttentionCase]:
@@ -252,13 +252,13 @@ def attention_cases(device: str) -> Iterator[AttentionCase]:
     yield replace(small, lengths=(40, 18), nan=True)
     yield replace(small, lengths=(0, 3, 40, 0, 20, 0), padding=(2,))
     yield replace(small, lengths=(0,))
-    for each in (
+    for case in (
         AttentionCase(8, 1, 64, (1, 17, 300), sinks=True),
         AttentionCase(8, 2, 64, (33, 150), window=20, lay="heads first"),
         AttentionCase(16, 2, 128, (2, 40), normed=True, lay="apart"),
         AttentionCase(16, 1, 256, (20, 290), halves=False, elsewhere=True),
     ):
-        yield replace(each, fp8=True)
+        yield replace(case, fp8=True)
     if device == "cuda":
         for tokens in (1, 2, 4, 8, 16):
             many = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))

@@ -53,21 +53,25 @@ def attention_oracle(
         first = max(0, length - layer.window) if layer.window else 0
         tokens = torch.arange(first, length - 1, device=qkv.device)
         at = blocks[request, tokens // page].long(), tokens % page
-        seen = k_scale * torch.cat([stored(keys[at]), new_keys.value[request, None]])
-        seen_off = torch.zeros_like(seen)
-        seen_off[-1] = k_scale * new_keys.error[request]
+        visible_keys = k_scale * torch.cat([stored(keys[at]), new_keys.value[request, None]])
+        visible_error = torch.zeros_like(visible_keys)
+        visible_error[-1] = k_scale * new_keys.error[request]
         of_values = v_scale * torch.cat([stored(values[at]), new_values.value[request, None]])
         shared = heads // kv_heads
         for head in range(kv_heads):
-            own = slice(head * shared, (head + 1) * shared)
+            heads_of_group = slice(head * shared, (head + 1) * shared)
             got = _attended(
-                Expected(queries.value[request, own], queries.error[request, own]),
-                Expected(seen[:, head], seen_off[:, head]),
+                Expected(
+                    queries.value[request, heads_of_group], queries.error[request, heads_of_group]
+                ),
+                Expected(visible_keys[:, head], visible_error[:, head]),
                 of_values[:, head],
                 layer,
-                None if layer.sinks is None else layer.sinks[own].to(torch.float64)[:, None],
+                None
+                if layer.sinks is None
+                else layer.sinks[heads_of_group].to(torch.float64)[:, None],
             )
-            value[request, own], error[request, own] = got.value, got.error
+            value[request, heads_of_group], error[request, heads_of_group] = got.value, got.error
     return Expected(value.flatten(1), error.flatten(1)), new_keys, new_values
 
 
@@ -87,7 +91,9 @@ def _coded(x: Expected, scale: float) -> Expected:
     """All codes that a number over a scale, divided in float32, may become."""
     value = x.value / scale
     off = x.error / scale + value.abs() * _ADDITION
-    near, low, high = (coded(each).to(torch.float64) for each in (value, value - off, value + off))
+    near, low, high = (
+        coded(numbers).to(torch.float64) for numbers in (value, value - off, value + off)
+    )
     return Expected(near, torch.maximum(high - near, near - low))
 
 
@@ -112,10 +118,10 @@ def _rotated(x: Expected, layer: AttentionLayer, positions: torch.Tensor) -> Exp
     )  # those that are rotated with each other
     value, error = x.value.clone(), x.error.clone()
     for one, other, sign in ((low, high, -1), (high, low, 1)):
-        kept, crossed = x.value[..., one] * cosine, x.value[..., other] * sine
-        value[..., one] = kept + sign * crossed
+        straight, crossed = x.value[..., one] * cosine, x.value[..., other] * sine
+        value[..., one] = straight + sign * crossed
         brought = x.error[..., one] * cosine.abs() + x.error[..., other] * sine.abs()
-        error[..., one] = brought + 2 * _ADDITION * (kept.abs() + crossed.abs())
+        error[..., one] = brought + 2 * _ADDITION * (straight.abs() + crossed.abs())
     return Expected(value, error)
 
 

@@ -66,7 +66,7 @@ class Posed:
     # Holds results against what they must be; a matrix and experts by the judge given.
     judge: Callable[[Results, Judge], Judgement]
     # Which arguments a call writes to: it gets copies, which the judge has behind the results.
-    written: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class MoeCase:
 
         def judged(results: Results, judged: Judge) -> Judgement:
             routed = routing_oracle(logits, layer.router)
-            return judged(results[0], moe_oracle(x, *routed, layer, candidate.own))
+            return judged(results[0], moe_oracle(x, *routed, layer, candidate.is_custom))
 
         return Posed(layer, (x, logits), (((tokens, sizes.hidden), torch.bfloat16),), judged)
 
@@ -215,13 +215,15 @@ def _judge_routing(
         other &= (scores.gather(1, chosen) - scores.gather(1, expected)).abs() > _CLOSE
     ordered = chosen.sort(dim=-1).values
     twice = (ordered[:, 1:] == ordered[:, :-1]).any(-1)
-    told = ~logits.isnan().any(-1)
-    wrong = ((other.any(-1) | twice) & told).nonzero()
+    has_answer = ~logits.isnan().any(-1)
+    wrong = ((other.any(-1) | twice) & has_answer).nonzero()
     if wrong.numel():
         token = int(wrong[0, 0])
         took, right = experts[token].tolist(), expected[token].tolist()
         return Judgement(None, f"token {token}: {took}, expected {right}")
-    return judge(weights[told], routing_weights(logits[told], chosen[told], router))
+    return judge(
+        weights[has_answer], routing_weights(logits[has_answer], chosen[has_answer], router)
+    )
 
 
 @dataclass(frozen=True)
@@ -252,8 +254,8 @@ class NormCase:
 
         def judged(results: Results, _: Judge) -> Judgement:
             expected = norm_oracle(x, residual, weight, _EPSILON)
-            found = [judge(*pair) for pair in zip(results, expected, strict=True)]
-            return next((each for each in found if each.detail), found[0])
+            judgements = [judge(*pair) for pair in zip(results, expected, strict=True)]
+            return next((judgement for judgement in judgements if judgement.detail), judgements[0])
 
         kinds = ((shape, torch.bfloat16),) * (2 if self.residual else 1)
         return Posed(NormLayer("model.norm", weight, _EPSILON), (x, residual), kinds, judged)
@@ -315,45 +317,47 @@ nearly none."""
 
 def formats_of(candidate: Candidate) -> tuple[Format, ...]:
     """Of the weights that a candidate is tried with; none of a choice of experts."""
-    if candidate.formats or not candidate.own:
+    if candidate.formats or not candidate.is_custom:
         return candidate.formats
     return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"))
 
 
 def cases_of(candidate: Candidate, device: str) -> Iterator[Case]:
     """The cases of a candidate's slot; somebody's own gets none that no model brings."""
-    slot, own = candidate.slot, candidate.own
+    slot, custom = candidate.slot, candidate.is_custom
     if slot == "norm":
         yield from norm_cases()
         return
-    if slot == "router" and (own or not candidate.formats):
-        yield from _choices(own)
+    if slot == "router" and (custom or not candidate.formats):
+        yield from _choices(custom)
     for kind in formats_of(candidate):
-        cases = _experts(kind, own, device) if slot == "moe" else _matrices(kind, candidate, device)
+        cases = (
+            _experts(kind, custom, device) if slot == "moe" else _matrices(kind, candidate, device)
+        )
         for case in cases:
-            if not own:
+            if not custom:
                 yield case
             elif case.layout == "contiguous" and case.recipe not in _NOT_OF_CHECKPOINTS:
                 yield replace(case, may_refuse=False)
 
 
-def _choices(own: bool) -> Iterator[RoutingCase]:
+def _choices(custom: bool) -> Iterator[RoutingCase]:
     for case in routing_cases():
         # A softmax in float32 is 0 for most of these far apart, and of zeros any may be chosen.
-        if not own or case.logits != "far apart" or "sigmoid" in case.scheme:
+        if not custom or case.logits != "far apart" or "sigmoid" in case.scheme:
             yield case
-    for tokens in (*_FEW, *_MANY) if own else ():
+    for tokens in (*_FEW, *_MANY) if custom else ():
         if tokens != 5:
             yield RoutingCase(32, 4, tokens, "the same experts")
         yield RoutingCase(32, 4, tokens, dtype=torch.float32, scheme="softmax of all")
 
 
 def _matrices(kind: Format, candidate: Candidate, device: str) -> Iterator[DenseCase]:
-    slot, own = candidate.slot, candidate.own
+    slot, custom = candidate.slot, candidate.is_custom
     for case in dense_cases(kind):
-        if not (own and kind == "mxfp4" and case.recipe == "scales apart by row"):
+        if not (custom and kind == "mxfp4" and case.recipe == "scales apart by row"):
             yield case
-    if own:
+    if custom:
         for tokens in _MANY:
             yield DenseCase(kind, SMALL, tokens, bias=True)
         for tokens in _FEW:
@@ -361,19 +365,23 @@ def _matrices(kind: Format, candidate: Candidate, device: str) -> Iterator[Dense
             other = DenseCase(kind, (64, 320), tokens, bias=tokens % 3 != 1)
             yield from (other, replace(other, bias=False, x="zeros"))
             yield replace(other, bias=False, x="apart")
-    few_rows = 48 if kind == "bf16" and not own else 40
+    few_rows = 48 if kind == "bf16" and not custom else 40
     shapes: Sequence[tuple[int, int]] = ((32, 2880), (few_rows, 1856))
     if device == "cuda":
         # No model has a router of fewer bits.
-        slots = [slot] if own else [each for each in _SHAPES if each != "router" or kind == "bf16"]
-        shapes = [shape for each in slots for shape in _SHAPES[each]]
+        slots = (
+            [slot]
+            if custom
+            else [slot_name for slot_name in _SHAPES if slot_name != "router" or kind == "bf16"]
+        )
+        shapes = [shape for slot_name in slots for shape in _SHAPES[slot_name]]
     for shape, recipe, tokens in product(shapes, _RECIPES, _TOKENS[device]):
         yield DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
 
 
-def _experts(kind: Format, own: bool, device: str) -> Iterator[MoeCase]:
+def _experts(kind: Format, custom: bool, device: str) -> Iterator[MoeCase]:
     yield from moe_cases(kind)
-    if own:
+    if custom:
         for tokens in _MANY:
             yield MoeCase(kind, SMALL_EXPERTS, tokens, "swiglu")
         for tokens in _FEW:

@@ -37,7 +37,7 @@ _POISON = {torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5A5A5, torch.int32: 0x7FA
 """NaNs that no arithmetic makes."""
 
 
-class Guarded:
+class GuardedResult:
     """A result to be written: poisoned, with poison before and behind."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
@@ -77,16 +77,16 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The same tensors in a copy of their memory, which they share as before."""
-    memory = {each.untyped_storage().data_ptr(): memory_of(each) for each in tensors}
+    memory = {tensor.untyped_storage().data_ptr(): memory_of(tensor) for tensor in tensors}
     copied = {address: whole.clone().untyped_storage() for address, whole in memory.items()}
     return [
-        torch.empty(0, dtype=each.dtype, device=each.device).set_(
-            copied[each.untyped_storage().data_ptr()],
-            each.storage_offset(),
-            each.shape,
-            each.stride(),
+        torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+            copied[tensor.untyped_storage().data_ptr()],
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
         )
-        for each in tensors
+        for tensor in tensors
     ]
 
 
@@ -224,15 +224,15 @@ def _zero_blocks(raw: _Raw) -> None:
 def _one_element(raw: _Raw) -> None:
     """Each row has one element that is not 0, at another column: a wrong place shows fully."""
     rows = torch.arange(raw.codes.shape[-2])
-    each = 1 if raw.kind == "fp8" else 2
-    columns = rows * 11 % (raw.codes.shape[-1] * each)
-    kept = raw.codes[..., rows, columns // each]
+    per_byte = 1 if raw.kind == "fp8" else 2
+    columns = rows * 11 % (raw.codes.shape[-1] * per_byte)
+    nonzero = raw.codes[..., rows, columns // per_byte]
     if raw.kind == "fp8":
-        kept = kept & 0xBF | 0x08
+        nonzero = nonzero & 0xBF | 0x08
     else:
-        kept = (kept | 0x11) & torch.where(columns % 2 == 1, 0xF0, 0x0F).to(torch.uint8)
+        nonzero = (nonzero | 0x11) & torch.where(columns % 2 == 1, 0xF0, 0x0F).to(torch.uint8)
     raw.codes.zero_()
-    raw.codes[..., rows, columns // each] = kept
+    raw.codes[..., rows, columns // per_byte] = nonzero
 
 
 def _apart_by_row(raw: _Raw) -> None:
@@ -408,10 +408,10 @@ def make_layer(
     gate_up = make_weight(kind, recipe, up_shape, 1, device)
     down = make_weight(kind, recipe, down_shape, 2, device)
     up_bias, down_bias = (
-        make_activations("plain", sizes.experts, each, 3, device)
+        make_activations("plain", sizes.experts, width, 3, device)
         if activation == "swiglu"
         else None
-        for each in (rows, sizes.hidden)
+        for width in (rows, sizes.hidden)
     )
     name = "model.layers.0.mlp"
     router = RouterLayer(name, sizes.experts, sizes.top_k, True, "softmax", None, 1.0)

@@ -56,10 +56,10 @@ class NormedCase:
     def pose(self, candidate: Candidate, device: str) -> Posed:
         """The case on a device; somebody's own kernel may round wherever one of vLLM's ends."""
         rows, columns = self.shape
-        kept = (self.tokens, columns)
+        x_shape = (self.tokens, columns)
         weight = make_weight(self.format, self.recipe, self.shape, 1, device)
-        x = surrounded(make_activations(self.x, *kept, 2, device, self.layout))
-        residual = surrounded(make_activations("plain", *kept, 5, device))
+        x = surrounded(make_activations(self.x, *x_shape, 2, device, self.layout))
+        residual = surrounded(make_activations("plain", *x_shape, 5, device))
         if not self.residual:
             residual = None
         bias = make_activations("plain", 1, rows, 3, device)[0] if self.bias else None
@@ -72,12 +72,12 @@ class NormedCase:
 
         def judged(results: Results, judged: Judge) -> Judgement:
             expected, stream = normed_linear_oracle(
-                x, residual, norm, self.epsilon, decode(weight), bias, candidate.own
+                x, residual, norm, self.epsilon, decode(weight), bias, candidate.is_custom
             )
-            found = judge(results[1], stream)
-            return found if found.detail else judged(results[0], expected)
+            judgement = judge(results[1], stream)
+            return judgement if judgement.detail else judged(results[0], expected)
 
-        kinds = (((self.tokens, rows), torch.bfloat16), (kept, torch.bfloat16))
+        kinds = (((self.tokens, rows), torch.bfloat16), (x_shape, torch.bfloat16))
         return Posed(layer, (x, residual, bias), kinds, judged)
 
 

@@ -61,19 +61,19 @@ class NormedExpertsCase:
 
     def pose(self, _candidate: Candidate, device: str) -> Posed:
         """The case on a device."""
-        kept = (self.tokens, self.sizes.hidden)
-        x = surrounded(make_activations(self.x, *kept, 2, device, self.layout))
+        x_shape = (self.tokens, self.sizes.hidden)
+        x = surrounded(make_activations(self.x, *x_shape, 2, device, self.layout))
         residual = None
         if self.residual:
-            residual = surrounded(make_activations("plain", *kept, 5, device, self.layout))
+            residual = surrounded(make_activations("plain", *x_shape, 5, device, self.layout))
         layer = self._layer(x, residual, device)
 
         def judged(results: Results, judged: Judge) -> Judgement:
             expected, stream = normed_experts_oracle(x, residual, layer)
-            found = judge(results[1], stream)
-            return found if found.detail else judged(results[0], expected)
+            judgement = judge(results[1], stream)
+            return judgement if judgement.detail else judged(results[0], expected)
 
-        kinds = ((kept, torch.bfloat16),) * 2
+        kinds = ((x_shape, torch.bfloat16),) * 2
         return Posed(layer, (x, residual), kinds, judged)
 
     def _layer(
@@ -81,18 +81,18 @@ class NormedExpertsCase:
     ) -> NormedExpertsLayer:
         count, top_k, hidden = self.sizes.experts, self.sizes.top_k, self.sizes.hidden
         norm = make_activations("with a common offset", 1, hidden, 6, device)[0]
-        wanted = make_logits(self.logits, self.tokens, count, torch.float64, "cpu")
+        logits = make_logits(self.logits, self.tokens, count, torch.float64, "cpu")
         if self.logits == "ties":
-            wanted += 2.5
+            logits += 2.5
         else:
-            wanted.scatter_add_(1, wanted.topk(top_k).indices, torch.ones_like(wanted))
+            logits.scatter_add_(1, logits.topk(top_k).indices, torch.ones_like(logits))
         bias = None
         if self.activation == "swiglu":
             bias = make_activations("plain", 1, count, 7, device)[0]
-            wanted -= bias.cpu()
+            logits -= bias.cpu()
         # The smallest matrix that makes these logits of the norm.
         normed = norm_oracle(x, residual, norm, self.epsilon)[0].value.cpu().nan_to_num(0.0)
-        gate = (torch.linalg.pinv(normed, rtol=1e-3) @ wanted).T.to(torch.bfloat16)
+        gate = (torch.linalg.pinv(normed, rtol=1e-3) @ logits).T.to(torch.bfloat16)
         name = "model.layers.0"
         return NormedExpertsLayer(
             name,

@@ -318,8 +318,8 @@ def _refuse_doubt(logits: Expected, experts: torch.Tensor) -> None:
     chosen, chosen_error = value.gather(1, experts)[..., None], error.gather(1, experts)[..., None]
     lead = (chosen - value[:, None]) - (chosen_error + error[:, None])
     equal = (chosen == value[:, None]) & (chosen_error + error[:, None] == 0)
-    others = torch.ones_like(value, dtype=torch.bool).scatter(1, experts, False)[:, None]
-    doubtful = others & ~(lead > 0) & ~equal & ~value.isnan().any(-1)[:, None, None]
+    unchosen = torch.ones_like(value, dtype=torch.bool).scatter(1, experts, False)[:, None]
+    doubtful = unchosen & ~(lead > 0) & ~equal & ~value.isnan().any(-1)[:, None, None]
     if doubtful.any():
         tokens = doubtful.flatten(1).any(-1).nonzero().flatten().tolist()
         raise ValueError(f"rounding decides which experts tokens {tokens} take")

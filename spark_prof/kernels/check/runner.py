@@ -40,7 +40,7 @@ from spark_prof.kernels.check.cases import (
     cases_of,
     formats_of,
 )
-from spark_prof.kernels.check.inputs import Guarded, copies, memory_of
+from spark_prof.kernels.check.inputs import GuardedResult, copies, memory_of
 from spark_prof.kernels.check.normed_cases import NormedCase, normed_cases
 from spark_prof.kernels.check.normed_experts_cases import (
     NormedExpertsCase,
@@ -61,12 +61,12 @@ Attempts = Iterator[tuple[str, Callable[[], Judgement]]]
 
 
 def check(
-    candidate: Candidate, device: str, wanted: Callable[[str], bool] | None = None
+    candidate: Candidate, device: str, selects: Callable[[str], bool] | None = None
 ) -> Iterator[Verdict]:
     """Tries all that a candidate must pass, or the wanted labels, and yields what each showed."""
     for label, run in _attempts(candidate, device):
-        if wanted is None or wanted(label):
-            status, judgement = attempt(run, candidate.own)
+        if selects is None or selects(label):
+            status, judgement = attempt(run, candidate.is_custom)
             used, detail = judgement.used, judgement.detail
             yield Verdict(candidate.name, label, device, status, used, detail)
 
@@ -75,7 +75,7 @@ def _attempts(candidate: Candidate, device: str) -> Attempts:
     cases = LAYER_CASES.get(candidate.name, cases_of)
     for case in cases(candidate, device):
         yield case.label, partial(run_case, case, candidate, device)
-    if not candidate.own:
+    if not candidate.is_custom:
         return
     for kind, (what, probe) in product(formats_of(candidate), PROBES.items()):
         yield f"{kind}, {what}", partial(_probe, kind, probe, 3, candidate, device)
@@ -84,7 +84,7 @@ def _attempts(candidate: Candidate, device: str) -> Attempts:
         yield label, partial(_probe, kind, reads_when_it_runs, tokens, candidate, device)
 
 
-def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]:
+def attempt(run: Callable[[], Judgement], custom: bool) -> tuple[Status, Judgement]:
     """Runs one case; somebody's own kernel may abstain, and raise anything."""
     try:
         judgement = run()
@@ -93,7 +93,7 @@ def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]
     except WrongResult as wrong:
         return "failed", Judgement(None, str(wrong))
     except Exception as error:
-        if own:
+        if custom:
             return "failed", Judgement(None, reason(error))
         if isinstance(error, KernelError):
             return "failed", Judgement(None, f"does not run: {error}")
@@ -122,12 +122,12 @@ def run_case(case: AnyCase, candidate: Candidate, device: str) -> Judgement:
     """
     posed = case.pose(candidate, device)
     guarded = None
-    if not candidate.own and isinstance(posed.layer, LinearLayer | ExpertsLayer):
-        guarded = Guarded(*posed.results[0], device)
+    if not candidate.is_custom and isinstance(posed.layer, LinearLayer | ExpertsLayer):
+        guarded = GuardedResult(*posed.results[0], device)
     out = guarded.tensor if guarded else None
     try:
         replacement = _built(candidate, posed)
-        results = run_replacement(replacement, posed.arguments, posed.results, out, posed.written)
+        results = run_replacement(replacement, posed.arguments, posed.results, out, posed.outputs)
     except KernelError as error:
         return Judgement(None, "" if case.may_refuse else f"refused: {error}")
     if guarded and (problem := guarded.problem()):
@@ -138,9 +138,9 @@ def run_case(case: AnyCase, candidate: Candidate, device: str) -> Judgement:
 
     def again() -> Results:
         fresh = None if out is None else torch.full_like(out, torch.nan)
-        return run_replacement(replacement, posed.arguments, posed.results, fresh, posed.written)
+        return run_replacement(replacement, posed.arguments, posed.results, fresh, posed.outputs)
 
-    return Judgement(judged.used, _first_difference(again, [each.clone() for each in results]))
+    return Judgement(judged.used, _first_difference(again, [tensor.clone() for tensor in results]))
 
 
 def _built(candidate: Candidate, posed: Posed) -> Replacement:
@@ -155,7 +155,7 @@ def run_replacement(
     arguments: Sequence[torch.Tensor | None],
     kinds: Sequence[Kind],
     out: torch.Tensor | None = None,  # what a kernel of the package writes its one result to
-    written: Sequence[int] = (),  # arguments that it writes to: it gets copies
+    outputs: Sequence[int] = (),  # arguments that it writes to: it gets copies
 ) -> Results:
     """Calls a replacement; its results are of these kinds, and it left its arguments alone.
 
@@ -168,14 +168,14 @@ def run_replacement(
     x = arguments[0]
     assert x is not None
     check_taken(replacement, len(x))
-    originals = [each for each in (arguments[i] for i in written) if each is not None]
-    copied = dict(zip(written, copies(originals), strict=True))
-    arguments = [copied.get(i, each) for i, each in enumerate(arguments)]
+    originals = [argument for argument in (arguments[i] for i in outputs) if argument is not None]
+    copied = dict(zip(outputs, copies(originals), strict=True))
+    arguments = [copied.get(i, argument) for i, argument in enumerate(arguments)]
     if copied:
         x.neg()  # a kernel that starts early reads what the one before it has not written
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     # Comparing waits for the device, which a capture does not allow.
-    given = (
+    untouched = (
         []
         if capturing
         else [
@@ -198,7 +198,7 @@ def run_replacement(
             )
         if any(_share(result, argument) for argument in arguments if argument is not None):
             raise WrongResult("its result lies in the memory of an argument; return a new tensor")
-    for argument, before, memory in given:
+    for argument, before, memory in untouched:
         if not same_bits(argument, before):
             raise WrongResult("it writes to its arguments")
         if not torch.equal(memory_of(argument), memory):
@@ -286,10 +286,10 @@ def reads_when_it_runs(run: Run, x: torch.Tensor) -> str:
 
 
 def _keeps_no_memory(run: Run, x: torch.Tensor) -> str:
-    before = _held(x.device)
+    before = _tensor_bytes(x.device)
     for _ in range(_CALLS):
         run(x)
-    grown = _held(x.device) - before
+    grown = _tensor_bytes(x.device) - before
     return f"{_CALLS} calls keep {grown} bytes" if grown > 0 else ""
 
 
@@ -299,7 +299,7 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def _held(device: torch.device) -> int:
+def _tensor_bytes(device: torch.device) -> int:
     """Bytes of all tensors; on a GPU what its allocator has given away."""
     gc.collect()
     if device.type == "cuda":
@@ -307,6 +307,6 @@ def _held(device: torch.device) -> int:
         return int(torch.cuda.memory_allocated(device))
     # Others, such as those of a compiler, have no memory.
     real = (torch.Tensor, torch.nn.Parameter)
-    tensors = [each for each in gc.get_objects() if type(each) in real]
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    tensors = [tensor for tensor in gc.get_objects() if type(tensor) in real]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())

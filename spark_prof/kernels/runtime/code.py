@@ -29,7 +29,7 @@ class KernelCode:
 def parameter_count(code: KernelCode) -> int:
     """How many parameters a kernel has, by its source."""
     text = (SOURCES / code.source).read_text(encoding="utf-8")
-    found = re.search(rf"^KERNEL\b[^;{{]*?\b{code.entry}\s*\(([^()]*)\)\s*{{", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^KERNEL\b[^;{{]*?\b{code.entry}\s*\(([^()]*)\)\s*{{", text, re.MULTILINE)
+    if match is None:
         raise KernelError(f"{code.label}: {code.source} has no KERNEL {code.entry}")
-    return len([part for part in found[1].split(",") if part.strip()])
+    return len([part for part in match[1].split(",") if part.strip()])

@@ -46,8 +46,8 @@ def compile_code(code: KernelCode, arch: str) -> bytes:
     nvrtc = _nvrtc()
     version = _checked(nvrtc.nvrtcVersion())
     if tuple(version) < _OLDEST_NVRTC:
-        found, wanted = (".".join(map(str, v)) for v in (version, _OLDEST_NVRTC))
-        raise KernelError(f"NVRTC {found} is too old, {wanted} is the least; {_INSTALL}")
+        installed, least = (".".join(map(str, v)) for v in (version, _OLDEST_NVRTC))
+        raise KernelError(f"NVRTC {installed} is too old, {least} is the least; {_INSTALL}")
     folders = list(dict.fromkeys([SOURCES, (SOURCES / code.source).parent]))
     options = [f"--gpu-architecture={arch}", *_OPTIONS]
     options += [f"-D{name}={value}" for name, value in code.defines]

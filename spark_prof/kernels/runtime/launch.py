@@ -70,7 +70,7 @@ def launch(
     It does not behind a kernel that is launched with the attribute and never waits, such as one of
     CUTLASS that was compiled without CUTLASS_ENABLE_GDC_FOR_SM90, whose wait is then empty.
     """
-    devices = {each.device for each in arguments if isinstance(each, torch.Tensor)}
+    devices = {argument.device for argument in arguments if isinstance(argument, torch.Tensor)}
     if len(devices) != 1:
         names = " and on ".join(sorted(map(str, devices))) or "no device: no argument is one"
         raise KernelError(f"{code.label}: tensors on {names}")
@@ -114,8 +114,8 @@ class Signature:
         if packing is None:
             packing = self._packings[kinds] = self._packing(kinds)
         values = [
-            given if kind in _NUMBERS else 0 if given is None else given.data_ptr()
-            for given, kind in zip(arguments, kinds, strict=True)
+            argument if kind in _NUMBERS else 0 if argument is None else argument.data_ptr()
+            for argument, kind in zip(arguments, kinds, strict=True)
         ]
         try:
             packing.pack_into(slots.values, 0, *values)
@@ -131,10 +131,10 @@ class Signature:
                 forms.append((4, "f4x" if kind is float else "i4x"))
             else:
                 raise KernelError(f"{self._label}: argument {len(forms)} is a {kind.__name__}")
-        given = [size for size, _ in forms]
-        if given != self._bytes:
+        sizes = [size for size, _ in forms]
+        if sizes != self._bytes:
             raise KernelError(
-                f"{self._label} has parameters of {self._bytes} bytes; the arguments have {given}"
+                f"{self._label} has parameters of {self._bytes} bytes; the arguments have {sizes}"
             )
         return struct.Struct("<" + "".join(form for _, form in forms))
 
@@ -179,10 +179,10 @@ def _launch_on_gpu(
     kernel = _loaded.get((code, index)) or _load(code, index, _cubin(code, index))
     kernel.signature.write(arguments, _thread.slots)
     dependent = dependent and torch.cuda.is_current_stream_capturing()
-    asked = (grid, block, dependent)
-    settings = _thread.settings.get(asked)
+    key = (grid, block, dependent)
+    settings = _thread.settings.get(key)
     if settings is None:
-        settings = _thread.settings[asked] = _launch_settings(*asked)
+        settings = _thread.settings[key] = _launch_settings(*key)
     settings.hStream = torch._C._cuda_getCurrentRawStream(index)
     # A new thread has no context, and torch's default stream belongs to the current one.
     elsewhere = int(driver.cuCtxGetCurrent()[1]) != int(kernel.context)

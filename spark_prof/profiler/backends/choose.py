@@ -34,16 +34,16 @@ def early_native(settings: Settings | None) -> Native | None:
     It raises NativeError only where that backend was asked for by name. Without settings a
     recording may come later.
     """
-    wanted = settings.backend if settings else "auto"
-    if wanted == "nsys":
+    backend = settings.backend if settings else "auto"
+    if backend == "nsys":
         mark_clock()  # so that the captures lie between two marks
-    if wanted not in ("auto", "cupti") or not _on_nvidia():
+    if backend not in ("auto", "cupti") or not _on_nvidia():
         return None
     try:
         native = load_native(registry_folder())
         native.subscribe()
     except NativeError:
-        if wanted == "cupti":
+        if backend == "cupti":
             raise
         return None
     if settings is not None:
@@ -67,14 +67,14 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
     By itself it takes CUPTI on an NVIDIA GPU and torch's profiler elsewhere, or where CUPTI cannot
     be had; the bundle's log then says why.
     """
-    wanted = settings.backend
-    if wanted == "cupti" and not _on_nvidia():
+    backend = settings.backend
+    if backend == "cupti" and not _on_nvidia():
         write_refusal(process.folder, "--backend cupti needs an NVIDIA GPU; leave it out")
         return "none", None
-    if wanted in ("auto", "cupti", "torch") and torch_profiler_runs():
+    if backend in ("auto", "cupti", "torch") and torch_profiler_runs():
         write_refusal(process.folder, "torch's profiler is running in this engine; stop it first")
         return "none", None
-    if wanted in ("auto", "cupti") and _on_nvidia():
+    if backend in ("auto", "cupti") and _on_nvidia():
         from spark_prof.profiler.backends.cupti import CuptiBackend, send_to_cupti
 
         try:
@@ -87,19 +87,19 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
                 )
             return "cupti", CuptiBackend(native, process.folder, process.name, nvtx=settings.nvtx)
         except NativeError as error:
-            if wanted == "cupti":
+            if backend == "cupti":
                 write_refusal(process.folder, f"the CUPTI backend cannot work: {error}")
                 return "none", None
             process.log(f"torch's profiler is used because CUPTI cannot be: {error}")
-    if wanted in ("auto", "cupti", "torch"):
+    if backend in ("auto", "cupti", "torch"):
         from spark_prof.profiler.backends.torch import TorchBackend
 
         if settings.nvtx:
             process.log("NVTX markers need the CUPTI backend; the recording goes on without")
         return "torch", TorchBackend(process.folder, process.name)
-    if wanted == "nsys":
+    if backend == "nsys":
         return "nsys", NsysBackend()
-    return wanted, None
+    return backend, None
 
 
 def _on_nvidia() -> bool:

@@ -91,7 +91,7 @@ def code_caches(environment: Mapping[str, str]) -> dict[str, Path]:
 
 def copy_cached(symbols: Collection[str], caches: Mapping[str, Path], folder: Path) -> int:
     """Copies the cached cubins that are named after these functions; how many were copied."""
-    found = 0
+    copies = 0
     for source, cache in caches.items():
         files = (Path(parent, name) for parent, _, names in os.walk(cache) for name in names)
         for path in islice(files, _MOST_FILES):
@@ -103,8 +103,8 @@ def copy_cached(symbols: Collection[str], caches: Mapping[str, Path], folder: Pa
                 except OSError:  # gone meanwhile or not ours to read; no half of it may stay
                     target.unlink(missing_ok=True)
                 else:
-                    found += 1
-    return found
+                    copies += 1
+    return copies
 
 
 _KINDS = (KERNELS[1], COPY, FILL, PEER_COPY, OVERHEAD)

@@ -45,8 +45,8 @@ def on_device(words: Rows) -> Rows:
     begin, size = np.array(spans, np.int64).T
     place = np.searchsorted(begin, words["address"], side="right") - 1
     inside = (place >= 0) & (words["address"] < (begin + size)[place])
-    found: Rows = words[inside]
-    return found
+    rows: Rows = words[inside]
+    return rows
 
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("capture.c", "arguments.c"))
@@ -140,10 +140,10 @@ class Native:
         """
         count = self._call.spark_prof_count_arguments()
         rows, lost = np.empty(count, ARGUMENT_DTYPE), ctypes.c_uint64()
-        found = self._call.spark_prof_take_arguments(
+        count_read = self._call.spark_prof_take_arguments(
             rows.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(count), ctypes.byref(lost)
         )
-        return rows[:found], lost.value
+        return rows[:count_read], lost.value
 
     def prepare(self, buffer_bytes: int) -> None:
         """Registers the buffer callbacks; before the first `activity`."""
@@ -163,9 +163,9 @@ class Native:
 
         Libraries that cannot choose record all of them.
         """
-        wanted = (ctypes.c_uint32 * len(functions))(*functions)
+        numbers = (ctypes.c_uint32 * len(functions))(*functions)
         code = self._call.spark_prof_calls(
-            int(driver), wanted, ctypes.c_size_t(len(functions)), int(on)
+            int(driver), numbers, ctypes.c_size_t(len(functions)), int(on)
         )
         self._check("record API calls", code)
 
@@ -246,14 +246,14 @@ def _compiled(folder: Path) -> Path:
     if compiler is None:
         raise NativeError("no C compiler found; install gcc or set CC")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / "capture.so"
-        command = [compiler, *_FLAGS, "-o", str(made), *map(str, SOURCES), *_LIBRARIES]
+        library = Path(scratch) / "capture.so"
+        command = [compiler, *_FLAGS, "-o", str(library), *map(str, SOURCES), *_LIBRARIES]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+            stderr = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
             raise NativeError(
-                f"{compiler} cannot compile {SOURCES[0].name}: {said or error}"
+                f"{compiler} cannot compile {SOURCES[0].name}: {stderr or error}"
             ) from error
-        os.replace(made, target)
+        os.replace(library, target)
     return target

@@ -38,7 +38,7 @@ def build(layer: Layer) -> Replacement | None:
         return _plain(layer, layer.gate_up.decode().float(), layer.down.decode().float())
     if layer.activation.name == "relu2":
         return None
-    gate_up, down = _kept(layer.gate_up), _kept(layer.down)
+    gate_up, down = _copied(layer.gate_up), _copied(layer.down)
     biases = layer.gate_up_bias, layer.down_bias
     gate_up_bias, down_bias = (None if bias is None else bias.clone() for bias in biases)
     router, activation = layer.router, layer.activation
@@ -84,9 +84,9 @@ def build(layer: Layer) -> Replacement | None:
         )
         return y
 
-    held = sum(t.nbytes for t in (*gate_up, *down))
+    memory = sum(t.nbytes for t in (*gate_up, *down))
     # Beyond MOST_TOKENS vLLM's own kernels run.
-    return Replacement(run, MOST_TOKENS, bits="kept", bytes=held, line="my own experts")
+    return Replacement(run, MOST_TOKENS, bits="kept", bytes=memory, line="my own experts")
 
 
 def _routed(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,7 +135,7 @@ def _plain(layer: ExpertsLayer, gate_up: torch.Tensor, down: torch.Tensor) -> Re
     return Replacement(run, MOST_TOKENS, bits="kept", bytes=gate_up.nbytes + down.nbytes)
 
 
-def _kept(weight: NvFp4 | MxFp4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _copied(weight: NvFp4 | MxFp4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes, bfloat16 scales of blocks, which hold both formats' exactly, float32 ones of rows.
 
     A copy: vLLM lays its own out anew.

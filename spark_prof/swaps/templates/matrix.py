@@ -69,9 +69,9 @@ def build(layer: Layer) -> Replacement | None:
         )
         return y
 
-    held = codes.nbytes + scales.nbytes + row_scales.nbytes
+    memory = codes.nbytes + scales.nbytes + row_scales.nbytes
     # Beyond MOST_TOKENS vLLM's own kernel runs.
-    return Replacement(run, MOST_TOKENS, bits="kept", bytes=held, line="my own matrix")
+    return Replacement(run, MOST_TOKENS, bits="kept", bytes=memory, line="my own matrix")
 
 
 def _block_scales(weight: NvFp4 | MxFp4) -> torch.Tensor:

@@ -108,16 +108,16 @@ if triton is not None:
         # A NaN equals nothing, itself included: it must not be the best.
         choice = tl.where(choice != choice, -float("inf"), choice)
         slot = tl.arange(0, SLOTS)
-        kept = tl.zeros((SLOTS,), tl.float32)
+        shares = tl.zeros((SLOTS,), tl.float32)
         for place in range(TOP_K):
             best = tl.max(tl.where(left, choice, -float("inf")))
             number = tl.min(tl.where(left & (choice == best), expert, BLOCK))
             left = left & (expert != number)
             here = tl.sum(tl.where(expert == number, score, 0.0))
-            kept = tl.where(slot == place, here, kept)
+            shares = tl.where(slot == place, here, shares)
             tl.store(chosen + token * TOP_K + place, number)
         if RENORMALIZE:
-            kept = kept / tl.sum(kept)
+            shares = shares / tl.sum(shares)
         elif not SIGMOID:
-            kept = kept / tl.sum(tl.where(expert < experts, score, 0.0))
-        tl.store(weights + token * TOP_K + slot, kept * scale, mask=slot < TOP_K)
+            shares = shares / tl.sum(tl.where(expert < experts, score, 0.0))
+        tl.store(weights + token * TOP_K + slot, shares * scale, mask=slot < TOP_K)

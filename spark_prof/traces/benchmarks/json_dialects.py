@@ -43,25 +43,25 @@ def figure(value: Any, factor: float = 1.0) -> float | None:
 
 def whole(value: Any) -> int | None:
     """A number of things."""
-    known = figure(value)
-    return None if known is None else round(known)
+    number = figure(value)
+    return None if number is None else round(number)
 
 
-def column(found: Any, path: str, factor: float = 1.0) -> list[float]:
+def column(document: Any, path: str, factor: float = 1.0) -> list[float]:
     """The figures of a list, without those that were not measured."""
-    values = at(found, path)
+    values = at(document, path)
     listed = values if isinstance(values, list) else []
-    return [known for value in listed if (known := figure(value, factor)) is not None]
+    return [quantity for value in listed if (quantity := figure(value, factor)) is not None]
 
 
-def at(found: Any, path: str) -> Any:
+def at(document: Any, path: str) -> Any:
     """Whatever stands at a path such as ``metrics.request_totals.errored``."""
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
 
 
-def fields_of(found: Any, places: Mapping[str, str], statistics: str = "") -> dict[str, Any]:
+def fields_of(document: Any, places: Mapping[str, str], statistics: str = "") -> dict[str, Any]:
     """The fields of a `BenchmarkRun` or `Request` that are known.
 
     Args:
@@ -70,32 +70,35 @@ def fields_of(found: Any, places: Mapping[str, str], statistics: str = "") -> di
             holds something counts. In that of a latency {} stands for the name of a statistic.
         statistics: the names of mean, median, p90, p99 and std.
     """
-    known = {}
+    fields = {}
     for name, several in places.items():
         for place in several.split("|"):
             path, _, unit = place.partition(" ")
-            value = _field(found, name, path, unit, statistics)
+            value = _field(document, name, path, unit, statistics)
             if value is not None:
-                known[name] = value
+                fields[name] = value
                 break
-    return known
+    return fields
 
 
-def _field(found: Any, field: str, path: str, unit: str, statistics: str) -> Any:
+def _field(document: Any, field: str, path: str, unit: str, statistics: str) -> Any:
     if unit == "*":
-        unit = str(at(found, f"{path.rpartition('.')[0]}.unit"))
+        unit = str(at(document, f"{path.rpartition('.')[0]}.unit"))
     if field in LATENCIES:
         mean, median, p90, p99, std = (
-            figure(at(found, path.format(name)), _US.get(unit, nan)) for name in statistics.split()
+            figure(at(document, path.format(name)), _US.get(unit, nan))
+            for name in statistics.split()
         )
         # Zeros are of a run in which nothing was measured.
         return Latency(mean, median, p90, p99, std) if mean or median else None
-    value = at(found, path)
+    value = at(document, path)
     if field in _TEXTS:
         value = value[0] if isinstance(value, list) and value else value
         return value if isinstance(value, str) else None
     if field == "gaps_us":
-        return tuple(column(found, path, _US.get(unit, nan))) if isinstance(value, list) else None
+        return (
+            tuple(column(document, path, _US.get(unit, nan))) if isinstance(value, list) else None
+        )
     if field == "start_ns":
         return moment_ns(value, unit)
     if field in _COUNTS:
@@ -114,11 +117,11 @@ def moment_ns(value: Any, unit: str) -> int | None:
         return None
     if unit == "ns":
         return value if isinstance(value, int) and 0 < value < _MOST_NS else None
-    known = figure(value)
-    if known is None or known > _MOST_NS / 1e9:
+    stamp = figure(value)
+    if stamp is None or stamp > _MOST_NS / 1e9:
         return None
     # Without losing the digits of a float of ns.
-    return int(known) * 1_000_000_000 + round((known - int(known)) * 1e9)
+    return int(stamp) * 1_000_000_000 + round((stamp - int(stamp)) * 1e9)
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class JsonDialect:
     example: str  # the shortest file that is recognised
     fields: Mapping[str, str] = field(default_factory=dict)  # as `fields_of` takes them
     statistics: str = "mean median p90 p99 std"
-    each: str = ""  # the list with an object for each run; empty where a document is a run
+    runs_path: str = ""  # the list with an object for each run; empty where a document is a run
     # The fields that no place tells.
     more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {}
     clock: str = "none"  # what `start_ns` counts from, where it is known
@@ -141,27 +144,27 @@ class JsonDialect:
 
     def read(self, documents: Sequence[Mapping[str, Any]]) -> list[BenchmarkRun]:
         """The runs of a file."""
-        found = [{"documents": documents}] if self.one_run else documents
-        if self.each:  # what a document says of all its runs counts for each of them
-            found = [
-                {**document, **each}
+        run_objects = [{"documents": documents}] if self.one_run else documents
+        if self.runs_path:  # what a document says of all its runs counts for each of them
+            run_objects = [
+                {**document, **run_object}
                 for document in documents
-                for each in at(document, self.each) or ()
-                if isinstance(each, dict)
+                for run_object in at(document, self.runs_path) or ()
+                if isinstance(run_object, dict)
             ]
-        return [self.run(each) for each in found]
+        return [self.run(run_object) for run_object in run_objects]
 
-    def run(self, found: Mapping[str, Any]) -> BenchmarkRun:
+    def run(self, document: Mapping[str, Any]) -> BenchmarkRun:
         """The run that an object describes."""
-        known = {
+        fields = {
             "tool": self.tool,
             "notes": self.notes,
-            **fields_of(found, self.fields, self.statistics),
-            **self.more(found),
+            **fields_of(document, self.fields, self.statistics),
+            **self.more(document),
         }
-        known["clock"] = "none" if known.get("start_ns") is None else self.clock
-        known["tokens_per_chunk"] = tokens_per_chunk(known.get("requests", ()))
-        return BenchmarkRun(**known)
+        fields["clock"] = "none" if fields.get("start_ns") is None else self.clock
+        fields["tokens_per_chunk"] = tokens_per_chunk(fields.get("requests", ()))
+        return BenchmarkRun(**fields)
 
 
 # vllm bench serve and SGLang's bench_serving grew out of the same script: vllm/benchmarks/serve.py
@@ -190,11 +193,11 @@ _SERVING_REQUEST = {
 _COLUMNS = (*(place.split()[0] for place in _SERVING_REQUEST.values()), "errors")
 
 
-def _serving(found: Mapping[str, Any], sglang: bool) -> dict[str, Any]:
-    backend = found.get("backend")
+def _serving(document: Mapping[str, Any], sglang: bool) -> dict[str, Any]:
+    backend = document.get("backend")
     native = sglang and isinstance(backend, str) and not any(name in backend for name in _OPENAI)
-    requests = tuple(_serving_requests(found, native))
-    known: dict[str, Any] = {
+    requests = tuple(_serving_requests(document, native))
+    fields: dict[str, Any] = {
         "start_ns": _first_start(requests),
         "itl_per_token": native,
         "requests": requests,
@@ -202,30 +205,30 @@ def _serving(found: Mapping[str, Any], sglang: bool) -> dict[str, Any]:
     }
     with suppress(ValueError, OverflowError, TypeError):
         # When the result was written, by the local clock, as 20261121-075800.
-        written = strptime(found.get("date"), "%Y%m%d-%H%M%S")  # type: ignore[arg-type]
-        known["local_end_ns"] = moment_ns(timegm(written), "s")
-    return known
+        end_time = strptime(document.get("date"), "%Y%m%d-%H%M%S")  # type: ignore[arg-type]
+        fields["local_end_ns"] = moment_ns(timegm(end_time), "s")
+    return fields
 
 
 def _first_start(requests: Iterable[Request]) -> int | None:
     return min((r.start_ns for r in requests if r.start_ns is not None), default=None)
 
 
-def _serving_requests(found: Mapping[str, Any], native: bool) -> Iterable[Request]:
-    columns = [found.get(name) for name in _COLUMNS]
-    for values in zip_longest(*(each if isinstance(each, list) else () for each in columns)):
+def _serving_requests(document: Mapping[str, Any], native: bool) -> Iterable[Request]:
+    columns = [document.get(name) for name in _COLUMNS]
+    for values in zip_longest(*(column if isinstance(column, list) else () for column in columns)):
         row = dict(zip(_COLUMNS, values, strict=True))
-        known = fields_of(row, _SERVING_REQUEST)
-        gaps = known.get("gaps_us")
-        if row["errors"] or not known.get("ttft_us"):
-            tokens = known.get("input_tokens")
-            yield Request(known.get("start_ns"), input_tokens=tokens, failed=True)
+        fields = fields_of(row, _SERVING_REQUEST)
+        gaps = fields.get("gaps_us")
+        if row["errors"] or not fields.get("ttft_us"):
+            tokens = fields.get("input_tokens")
+            yield Request(fields.get("start_ns"), input_tokens=tokens, failed=True)
             continue
         if gaps is not None:
             # vLLM before 0.30 does not write the latency, which is the sum of its parts.
-            known = {"e2e_us": known["ttft_us"] + sum(gaps), **known}
-            known["chunks"] = None if native else len(gaps) + 1
-        yield Request(**known)
+            fields = {"e2e_us": fields["ttft_us"] + sum(gaps), **fields}
+            fields["chunks"] = None if native else len(gaps) + 1
+        yield Request(**fields)
 
 
 SGLANG = JsonDialect(
@@ -249,22 +252,22 @@ _ONE_BATCH_NOTE = (
 )
 
 
-def _one_batch(found: Mapping[str, Any]) -> dict[str, Any]:
-    batch, speed = whole(found.get("batch_size")), figure(found.get("output_throughput"))
-    known: dict[str, Any] = {
-        "label": f"batch {batch}, {whole(found.get('input_len'))} tokens in, "
-        f"{whole(found.get('output_len'))} out",
-        "ttft": Latency(figure(found.get("last_ttft"), 1e6)),
-        "e2e": Latency(figure(found.get("latency"), 1e6)),
+def _one_batch(document: Mapping[str, Any]) -> dict[str, Any]:
+    batch, speed = whole(document.get("batch_size")), figure(document.get("output_throughput"))
+    fields: dict[str, Any] = {
+        "label": f"batch {batch}, {whole(document.get('input_len'))} tokens in, "
+        f"{whole(document.get('output_len'))} out",
+        "ttft": Latency(figure(document.get("last_ttft"), 1e6)),
+        "e2e": Latency(figure(document.get("latency"), 1e6)),
     }
     if not batch:
-        return known
+        return fields
     for name, length in (("input_tokens", "input_len"), ("output_tokens", "output_len")):
-        tokens = whole(found.get(length))
-        known[name] = None if tokens is None else batch * tokens
+        tokens = whole(document.get(length))
+        fields[name] = None if tokens is None else batch * tokens
     if speed:
-        known["tpot"] = Latency(1e6 * batch / speed, derived="batch size / tokens per second")
-    return known
+        fields["tpot"] = Latency(1e6 * batch / speed, derived="batch size / tokens per second")
+    return fields
 
 
 ONE_BATCH = JsonDialect(
@@ -325,20 +328,20 @@ _FROM_MEAN = "1000 / (mean tokens per second)"
 
 def _benchy(point: Mapping[str, Any]) -> dict[str, Any]:
     concurrency = whole(point.get("concurrency")) or 1
-    each = "tg_req_throughput"
-    if concurrency == 1 and not point.get(each):
-        each = "tg_throughput"
+    speed_key = "tg_req_throughput"
+    if concurrency == 1 and not point.get(speed_key):
+        speed_key = "tg_throughput"
     size = whole(point.get("context_size"))
     sizes = f"pp{whole(point.get('prompt_size'))}, tg{whole(point.get('response_size'))}"
     if point.get("is_context_prefill_phase"):
         sizes = "context"
-    found = {
+    fields = {
         "label": sizes + (f" @ d{size}" if size else ""),
         "concurrency": concurrency,
-        "tpot": inverse_speed(column(point, f"{each}.values"), at(point, f"{each}.mean")),
+        "tpot": inverse_speed(column(point, f"{speed_key}.values"), at(point, f"{speed_key}.mean")),
     }
     firsts = column(point, "e2e_ttft.values", 1e3)
-    return found | ({"ttft": latency_of(firsts)} if firsts else {})
+    return fields | ({"ttft": latency_of(firsts)} if firsts else {})
 
 
 def inverse_speed(speeds: Iterable[float], mean: object) -> Latency:
@@ -382,38 +385,38 @@ _AIPERF_REQUEST = {
 }
 
 
-def _aiperf_records(found: Mapping[str, Any]) -> dict[str, Any]:
+def _aiperf_records(document: Mapping[str, Any]) -> dict[str, Any]:
     """The run that aiperf's records make up; requests of the warm-up are left out."""
-    records = [r for r in found["documents"] if at(r, "metadata.benchmark_phase") != "warmup"]
+    records = [r for r in document["documents"] if at(r, "metadata.benchmark_phase") != "warmup"]
     requests = tuple(map(_record, records))
-    done = tuple(r for r in requests if not r.failed)
+    successful = tuple(r for r in requests if not r.failed)
     start = _first_start(requests)
     ends = [moment_ns(at(record, "metadata.request_end_ns"), "ns") or 0 for record in records]
     seconds = (max(ends) - start) / 1e9 if start is not None else 0.0
-    tokens = sum(r.output_tokens or 0 for r in done)
-    known: dict[str, Any] = {
+    tokens = sum(r.output_tokens or 0 for r in successful)
+    fields: dict[str, Any] = {
         "start_ns": start,
-        "completed": len(done),
-        "failed": len(requests) - len(done),
-        "input_tokens": sum(r.input_tokens or 0 for r in done),
+        "completed": len(successful),
+        "failed": len(requests) - len(successful),
+        "input_tokens": sum(r.input_tokens or 0 for r in successful),
         "output_tokens": tokens,
-        "ttft": latency_of((r.ttft_us for r in done), _DERIVED),
-        "tpot": latency_of((r.tpot_us for r in done), _DERIVED),
-        "itl": latency_of((gap for r in done for gap in r.gaps_us), _DERIVED),
-        "e2e": latency_of((r.e2e_us for r in done), _DERIVED),
+        "ttft": latency_of((r.ttft_us for r in successful), _DERIVED),
+        "tpot": latency_of((r.tpot_us for r in successful), _DERIVED),
+        "itl": latency_of((gap for r in successful for gap in r.gaps_us), _DERIVED),
+        "e2e": latency_of((r.e2e_us for r in successful), _DERIVED),
         "requests": requests,
     }
     if seconds > 0:
-        rates = {"request_throughput": len(done), "output_throughput": tokens}
-        known |= {"duration_s": seconds} | {name: of / seconds for name, of in rates.items()}
-    return known
+        rates = {"request_throughput": len(successful), "output_throughput": tokens}
+        fields |= {"duration_s": seconds} | {name: of / seconds for name, of in rates.items()}
+    return fields
 
 
 def _record(record: Mapping[str, Any]) -> Request:
-    known = fields_of(record, _AIPERF_REQUEST)
-    if "gaps_us" in known:
-        known["chunks"] = len(known["gaps_us"]) + 1
-    return Request(**known, failed=record.get("error") is not None)
+    fields = fields_of(record, _AIPERF_REQUEST)
+    if "gaps_us" in fields:
+        fields["chunks"] = len(fields["gaps_us"]) + 1
+    return Request(**fields, failed=record.get("error") is not None)
 
 
 _SUMMARY = partial(
@@ -445,9 +448,9 @@ JSON_DIALECTS = (
         ("benchmarks", "request_totals|scheduler_metrics|guidellm_version"),
         '{"metadata": {"guidellm_version": "0.4"}, "benchmarks": []}',
         _GUIDELLM, "mean median percentiles.p90 percentiles.p99 std_dev", "benchmarks",
-        lambda found: {"requests": tuple(
+        lambda document: {"requests": tuple(
             Request(**fields_of(row, _GUIDELLM_REQUEST))
-            for row in at(found, "requests.successful") or ()
+            for row in at(document, "requests.successful") or ()
         )},
         "epoch", (
             "TPOT is guidellm's inter_token_latency, which leaves out the first token of a "
@@ -458,7 +461,7 @@ JSON_DIALECTS = (
         BENCHY, BENCHY, ("benchmarks", "latency_mode"),
         '{"latency_mode": "api", "benchmarks": []}',
         {"model": "model", "output_throughput": "tg_throughput.mean", "ttft": "e2e_ttft.{} ms"},
-        each="benchmarks", more=_benchy, notes=(FIRST_TOKEN,),
+        runs_path="benchmarks", more=_benchy, notes=(FIRST_TOKEN,),
     ),
     ONE_BATCH,
     SGLANG,
@@ -467,7 +470,7 @@ JSON_DIALECTS = (
         LATENCY_TOOL, LATENCY_TOOL, ("avg_latency", "latencies"),
         '{"avg_latency": 1.0, "latencies": [1.0]}',
         {"model": "model_id"}, notes=(WHOLE_BATCH,),
-        more=lambda found: {"e2e": latency_of(column(found, "latencies", 1e6))},
+        more=lambda document: {"e2e": latency_of(column(document, "latencies", 1e6))},
     ),
     JsonDialect(
         THROUGHPUT_TOOL, THROUGHPUT_TOOL, ("elapsed_time", "num_requests", "tokens_per_second"),

@@ -39,7 +39,7 @@ class Latency:
     derived: str = ""
 
     @property
-    def known(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether there is any figure that tells how long it takes."""
         return self.mean is not None or self.median is not None
 
@@ -168,13 +168,13 @@ def _client(run: BenchmarkRun) -> dict[str, Any]:
 
 
 def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
-    found = {item.name: row[item.name] for item in fields(BenchmarkRun) if item.name in row}
+    values = {item.name: row[item.name] for item in fields(BenchmarkRun) if item.name in row}
     for name in LATENCIES:
         figures = {s: row[f"{name}_{s}_us"] for s in STATISTICS}
-        found[name] = Latency(**figures, derived=row[f"{name}_derived"])
-    found["notes"] = tuple(filter(None, row["notes"].split("\n")))
+        values[name] = Latency(**figures, derived=row[f"{name}_derived"])
+    values["notes"] = tuple(filter(None, row["notes"].split("\n")))
     rows = _rows("requests", requests.drop(columns="run")) if requests is not None else ()
-    return BenchmarkRun(**found, requests=tuple(Request(**request) for request in rows))
+    return BenchmarkRun(**values, requests=tuple(Request(**request) for request in rows))
 
 
 def _frame(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -199,10 +199,10 @@ def _rows(table: str, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """The rows with Python's own values, None for one that is not known."""
     columns = [column for column in TABLES[table].columns if column.name in frame]
     for values in zip(*(frame[column.name].tolist() for column in columns), strict=True):
-        yield {c.name: _known(c, value) for c, value in zip(columns, values, strict=True)}
+        yield {c.name: _or_none(c, value) for c, value in zip(columns, values, strict=True)}
 
 
-def _known(column: Column, value: Any) -> Any:
+def _or_none(column: Column, value: Any) -> Any:
     if pa.types.is_floating(column.type):
         return None if math.isnan(value) else value
     unknown = 0 if column.name.endswith("_ns") else -1

@@ -65,11 +65,11 @@ def _serving(text: str) -> Iterator[BenchmarkRun]:
         for line in part.splitlines()[1 : _MOST_LINES + 1]:
             if _END.search(line):
                 break
-            if found := _LINE.search(line):
-                labels[found[1].lower()] = found[2]
+            if match := _LINE.search(line):
+                labels[match[1].lower()] = match[2]
         if labels:
-            known = {key: _number(v) for k, v in labels.items() if (key := _key(k))}
-            yield (SGLANG if "traffic request rate" in labels else VLLM).run(known)
+            figures = {key: _number(v) for k, v in labels.items() if (key := _key(k))}
+            yield (SGLANG if "traffic request rate" in labels else VLLM).run(figures)
 
 
 def _key(label: str) -> str | None:
@@ -95,9 +95,9 @@ _TOKENS = re.compile(r"Total num (prompt|output) tokens: +(\d{1,15})\b")
 
 def _offline(text: str) -> Iterator[BenchmarkRun]:
     for mean, part in _parts(rf"Avg latency: {_DECIMAL} seconds", text):
-        given = {"mean": mean, **dict(_PERCENTILE.findall(part))}
+        seconds = {"mean": mean, **dict(_PERCENTILE.findall(part))}
         e2e, p50, p90, p99 = (
-            figure(float(given.get(s, "nan")), 1e6) for s in ("mean", "50", "90", "99")
+            figure(float(seconds.get(s, "nan")), 1e6) for s in ("mean", "50", "90", "99")
         )
         latency = Latency(e2e, p50, p90, p99)
         yield BenchmarkRun(tool=LATENCY_TOOL, e2e=latency, notes=(WHOLE_BATCH,))
@@ -116,9 +116,9 @@ def _offline(text: str) -> Iterator[BenchmarkRun]:
 def _parts(pattern: str, text: str) -> Iterator[tuple[str, ...]]:
     """The groups of each match, and the text up to the next one."""
     groups = re.compile(pattern).groups
-    found = re.split(pattern, text)[1:]
-    for at in range(0, len(found), groups + 1):
-        yield tuple(found[at : at + groups + 1])
+    groups_and_texts = re.split(pattern, text)[1:]
+    for at in range(0, len(groups_and_texts), groups + 1):
+        yield tuple(groups_and_texts[at : at + groups + 1])
 
 
 # llama-benchy's table.
@@ -149,13 +149,13 @@ def _benchy(text: str) -> list[BenchmarkRun]:
     points: list[list[_Row]] = []
     for line in text.splitlines():
         test = _TEST.search(line)
-        found = _VALUE.findall(line[test.end() :]) if test else []
-        if not test or not found:
+        matches = _VALUE.findall(line[test.end() :]) if test else []
+        if not test or not matches:
             continue
         model, context = line[: test.start()].strip(" |\t"), test["context"] or ""
         concurrency = whole(float(test["concurrency"] or 1)) or 1
         point = (model, context, test["depth"] or "", concurrency)
-        values = [(float(mean), float(deviation)) for mean, deviation in found]
+        values = [(float(mean), float(deviation)) for mean, deviation in matches]
         row = _Row(point, test["kind"], test["tokens"], values)
         before = points[-1][-1] if points else None
         if before and (before.kind, before.point, row.kind) == ("pp", row.point, "tg"):
@@ -170,7 +170,7 @@ def _point(rows: list[_Row]) -> BenchmarkRun:
     sizes = ", ".join(f"{row.kind}{row.size}" for row in rows)
     # Of several requests at a time the first speed is that of all, the second that of one.
     speeds = [mean for mean, _ in rows[-1].values] if rows[-1].kind == "tg" else [None]
-    each = speeds[min(concurrency, 2) - 1 :] or [None]
+    request_speeds = speeds[min(concurrency, 2) - 1 :] or [None]
     prompt = rows[0].values if rows[0].kind == "pp" else []
     first, deviation = prompt[-1] if len(prompt) > 1 else (None, None)
     return BenchmarkRun(
@@ -180,7 +180,7 @@ def _point(rows: list[_Row]) -> BenchmarkRun:
         concurrency=concurrency,
         output_throughput=figure(speeds[0]),
         ttft=Latency(mean=figure(first, 1e3), std=figure(deviation, 1e3)),
-        tpot=inverse_speed([], each[0]),
+        tpot=inverse_speed([], request_speeds[0]),
         notes=(FIRST_TOKEN,),
     )
 
@@ -209,13 +209,13 @@ def _log(text: str) -> list[BenchmarkRun]:
     engines: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
     accepted = []
     for line in text.splitlines():
-        if found := _LOG_LINE.search(line):
-            prompt, generated = float(found["prompt"]), float(found["generated"])
+        if match := _LOG_LINE.search(line):
+            prompt, generated = float(match["prompt"]), float(match["generated"])
             if prompt or generated:
-                interval = prompt, generated, int(found["running"][:9])
-                engines[found["engine"] or ""].append(interval)
-        elif found := _ACCEPTED.search(line):
-            accepted.append(float(found[1]))
+                interval = prompt, generated, int(match["running"][:9])
+                engines[match["engine"] or ""].append(interval)
+        elif match := _ACCEPTED.search(line):
+            accepted.append(float(match[1]))
     length = figure(fmean(accepted)) if accepted else None
     return [_engine_run(engine, intervals, length) for engine, intervals in engines.items()]
 
@@ -223,7 +223,7 @@ def _log(text: str) -> list[BenchmarkRun]:
 def _engine_run(
     engine: str, intervals: list[tuple[float, float, int]], accepted: float | None
 ) -> BenchmarkRun:
-    each = [
+    token_times = [
         1e6 * running / generated
         for prompt, generated, running in intervals
         if not prompt and generated and running
@@ -234,7 +234,9 @@ def _engine_run(
         label=f"engine {engine[-9:]}, {lines}" if engine else lines,
         mean_concurrency=fmean(running for *_, running in intervals) or None,
         output_throughput=figure(fmean(generated for _, generated, _ in intervals)),
-        tpot=Latency(median=figure(median(each)), derived=_FROM_LINES) if each else Latency(),
+        tpot=Latency(median=figure(median(token_times)), derived=_FROM_LINES)
+        if token_times
+        else Latency(),
         acceptance_length=accepted,
         notes=(_LOG_NOTE,),
     )
@@ -282,8 +284,8 @@ def recognise(path: Path) -> str | None:
     except OSError:
         return None
     if _is_json(head):
-        found = _json_dialect(head)
-        return found.name if found else None
+        dialect = _json_dialect(head)
+        return dialect.name if dialect else None
     return ", ".join(f.name for f in TEXT_DIALECTS if re.search(f.sign, head)) or None
 
 
@@ -291,8 +293,8 @@ def read_benchmark(path: Path) -> BenchmarkResult:
     """Reads a load generator's result."""
     text = _text(_content(path))
     if _is_json(text):
-        found = _json_dialect(text[:_HEAD])
-        runs = _read_json(path, text, found) if found else []
+        dialect = _json_dialect(text[:_HEAD])
+        runs = _read_json(path, text, dialect) if dialect else []
     else:
         runs = list(chain.from_iterable(f.read(text) for f in TEXT_DIALECTS))
     if not runs:
@@ -300,16 +302,16 @@ def read_benchmark(path: Path) -> BenchmarkResult:
         raise CommandError(f"{path} holds no result of {tools}, nor lines of vLLM's log")
     if len(runs) > _MOST_RUNS:
         raise CommandError(f"{path} holds more than {_MOST_RUNS} runs; give a part of it")
-    shown = (
+    redacted = (
         replace(run, **redacted_value({name: getattr(run, name) for name in _TEXTS}))
         for run in runs
     )
     lost = []
-    if not any(run.tpot.known for run in runs):
+    if not any(run.tpot.is_measured for run in runs):
         lost.append("The result has no time per output token.")
     if not any(run.requests for run in runs):
         lost.append("The result has no single requests: only its statistics can be compared.")
-    return BenchmarkResult(redacted_text(str(path)), tuple(shown), tuple(lost))
+    return BenchmarkResult(redacted_text(str(path)), tuple(redacted), tuple(lost))
 
 
 def _content(path: Path) -> bytes:
@@ -332,9 +334,9 @@ def _is_json(text: str) -> bool:
 
 
 def _json_dialect(head: str) -> JsonDialect | None:
-    for known in JSON_DIALECTS:
-        if all(re.search(rf'"(?:{sign})"\s*:', head) for sign in known.signs):
-            return known
+    for dialect in JSON_DIALECTS:
+        if all(re.search(rf'"(?:{sign})"\s*:', head) for sign in dialect.signs):
+            return dialect
     return None
 
 

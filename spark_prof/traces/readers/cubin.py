@@ -121,7 +121,7 @@ class Code:
     instructions: bytes
 
 
-def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
+def read_code(path: Path, symbols: Collection[str] | None = None) -> list[Code]:
     """The functions of a cubin, those that are wanted (all if None) with their code."""
     try:
         elf = Elf(path)
@@ -137,7 +137,7 @@ def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
                 registers=section.info >> 24 or registers.get(section.info & 0xFFFFFF, 0),
                 architecture=architecture,
                 suffix=suffix,
-                instructions=elf.read(section) if wanted is None or symbol in wanted else b"",
+                instructions=elf.read(section) if symbols is None or symbol in symbols else b"",
             )
             for section in sections
             if section.name.startswith(".text.")
@@ -149,9 +149,9 @@ def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
 
 def _target(elf: Elf, notes: list[Section]) -> tuple[str, str]:
     """Architecture and suffix."""
-    found = [match for note in notes for match in _TARGET.finditer(elf.read(note))]
-    if found:
-        return found[0][1].decode(), found[0][2].decode() or "plain"
+    matches = [match for note in notes for match in _TARGET.finditer(elf.read(note))]
+    if matches:
+        return matches[0][1].decode(), matches[0][2].decode() or "plain"
     number = elf.flags & 0xFF if elf.abi == _FIRST_ABI else elf.flags >> 8 & 0xFF
     return (f"sm_{number}", "") if number in _ARCHITECTURE_CODES else ("", "")
 

@@ -38,7 +38,7 @@ _FIRST_GUESS, _MOST = 64, 1 << 17
 
 
 @dataclass(frozen=True)
-class Found:
+class RecordGroup:
     """Some records of a buffer."""
 
     places: dict[int, Places]  # for each kind where its records begin, in bytes
@@ -58,7 +58,7 @@ class Found:
         return every[places]
 
 
-def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
+def walk(words: Words, sizes: Sequence[int]) -> Iterator[RecordGroup]:
     """Finds the records of one buffer in bounded groups; `sizes` has the bytes of each kind."""
     steps = [size // 4 for size in sizes]
     places: defaultdict[int, list[Places]] = defaultdict(list)
@@ -76,10 +76,10 @@ def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
             at += repeats * length
             count += repeats * len(pattern)
         if count + len(kinds) >= _MOST or at >= len(words) or problem:
-            of, found = np.frombuffer(kinds, np.uint8), np.frombuffer(begins, np.int64)
+            of, offsets_of_kinds = np.frombuffer(kinds, np.uint8), np.frombuffer(begins, np.int64)
             for kind in set(kinds):
-                places[kind].insert(0, found[of == kind])
-            yield Found({k: _sorted(v) * 4 for k, v in places.items()}, at * 4, problem)
+                places[kind].insert(0, offsets_of_kinds[of == kind])
+            yield RecordGroup({k: _sorted(v) * 4 for k, v in places.items()}, at * 4, problem)
             places.clear()
             kinds, begins, count = bytearray(), array("q"), 0
 
@@ -132,20 +132,20 @@ def _repeats(
         offsets.append(offsets[-1] + steps[kind])
     length = offsets.pop()
     most = min((len(words) - at) // length, _MOST // len(pattern))
-    done, guess = 0, _FIRST_GUESS
-    while done < most:
-        count = wanted = min(guess, most - done)
-        begin = at + done * length
+    repeats, guess = 0, _FIRST_GUESS
+    while repeats < most:
+        count = most_now = min(guess, most - repeats)
+        begin = at + repeats * length
         for kind, offset in zip(pattern, offsets, strict=True):
-            differs = words[begin + offset : begin + wanted * length : length] != kind
+            differs = words[begin + offset : begin + most_now * length : length] != kind
             first = int(differs.argmax())
             if differs[first]:
                 count = min(count, first)
-        done += count
-        if count < wanted:
+        repeats += count
+        if count < most_now:
             break
         guess *= 8
-    return done, offsets, length
+    return repeats, offsets, length
 
 
 MAGIC = b"SPCUPTI1"
@@ -159,36 +159,36 @@ class Records:
 
     version: int
     _data: npt.NDArray[np.uint8]
-    _found: Found
+    _group: RecordGroup
 
     def rows(self, kind: int) -> Any:
         """The records of that kind, with the fields of `record_dtype`."""
-        return self._found.rows(self._data, kind, record_dtype(kind, self.version))
+        return self._group.rows(self._data, kind, record_dtype(kind, self.version))
 
     def count(self, kind: int) -> int:
         """How many records of that kind there are."""
-        return len(self._found.places.get(kind, ()))
+        return len(self._group.places.get(kind, ()))
 
     def __len__(self) -> int:
-        return sum(map(len, self._found.places.values()))
+        return sum(map(len, self._group.places.values()))
 
 
 def read_records(path: Path, lost: list[str]) -> Iterator[Records]:
     """All records of the file; what it lacks is added to `lost`."""
     for version, data in _buffers(path, lost):
         words = data[: len(data) // 4 * 4].view(np.uint32)
-        for found in walk(words, record_sizes(version)):
-            if found.problem:
+        for group in walk(words, record_sizes(version)):
+            if group.problem:
                 if version > NEWEST:
                     raise CommandError(
                         f"{path} was written by libcupti {version}, newer than {NEWEST}: it is not "
-                        f"known how its records look ({found.problem}); install a newer spark-prof"
+                        f"known how its records look ({group.problem}); install a newer spark-prof"
                     )
                 lost.append(
-                    f"{path.name}: {len(data) - found.end} bytes of a buffer were skipped, "
-                    f"{found.problem}"
+                    f"{path.name}: {len(data) - group.end} bytes of a buffer were skipped, "
+                    f"{group.problem}"
                 )
-            yield Records(version, data, found)
+            yield Records(version, data, group)
 
 
 def name_pointers(path: Path) -> tuple[set[int], set[int]]:

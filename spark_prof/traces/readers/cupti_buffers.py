@@ -59,33 +59,33 @@ def names_file(buffers: Path) -> Path:
     A process that was killed within a piece had not written it yet. The addresses of names do not
     change while a process lives, so the last piece before it has most of them.
     """
-    own = buffers.with_name(buffers.name.removesuffix(".activity.bin") + ".names.json")
+    beside = buffers.with_name(buffers.name.removesuffix(".activity.bin") + ".names.json")
     match = _PIECE.fullmatch(buffers.name)
-    if own.exists() or match is None:
-        return own
-    found = buffers.parent.glob(f"{match['process']}.*.names.json")
-    return max((file for file in found if file.name < own.name), default=own)
+    if beside.exists() or match is None:
+        return beside
+    candidates = buffers.parent.glob(f"{match['process']}.*.names.json")
+    return max((file for file in candidates if file.name < beside.name), default=beside)
 
 
 def _process(name: str, folder: Path) -> Process:
     """The process, with what it said about itself if that is still there."""
-    said = json_object(folder / facts_name(name))
-    facts = {key: value for key, value in said.items() if key not in _ROWS_OF_FACTS}
+    document = json_object(folder / facts_name(name))
+    facts = {key: value for key, value in document.items() if key not in _ROWS_OF_FACTS}
     rank = name.removeprefix("rank")
     return Process(int(rank) if rank.isdecimal() else None, facts)
 
 
 def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModule) -> Window:
     markers = trace.markers.astype({"name": "category"})
-    wanted = [name for name in markers["name"].cat.categories if names_module(str(name))]
-    markers = markers.assign(name=markers["name"].cat.set_categories(wanted))
+    module_names = [name for name in markers["name"].cat.categories if names_module(str(name))]
+    markers = markers.assign(name=markers["name"].cat.set_categories(module_names))
     markers = markers[markers["name"].notna() & (markers["thread"] >= 0)]
     start, end, of_range = (
         markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")
     )
     codes = np.asarray(markers["name"].cat.codes, np.int64)
     calls = ModuleRanges(start, end, of_range, codes)
-    walk = ScopeWalk(scopes, list(map(str, wanted)))
+    walk = ScopeWalk(scopes, list(map(str, module_names)))
     scope = walk.advance(calls, 0)
     launch_ns, thread = _launched(trace)
     return Window(

@@ -223,8 +223,8 @@ def overhead_name(number: int) -> str:
     if number == 1:
         return "driver compiler"
     index = (number >> 16) - 1
-    known = number & 0xFFFF == 0 and 0 <= index < len(_OVERHEADS)
-    return _OVERHEADS[index] if known else f"overhead {number}"
+    is_listed = number & 0xFFFF == 0 and 0 <= index < len(_OVERHEADS)
+    return _OVERHEADS[index] if is_listed else f"overhead {number}"
 
 
 def _of(names: tuple[str, ...], number: int) -> str:

@@ -139,14 +139,14 @@ def _work(kind: int, rows: Any, times: Mapping[str, Any], texts: Mapping[int, st
 
 def _calls(kind: int, rows: Any, times: Mapping[str, Any]) -> pd.DataFrame:
     """API calls, as `Trace.launches`, and whether each is `known` to start work."""
-    known = np.isin(rows["cbid"], list(CALLS[kind])) if kind in CALLS else True
+    is_launch = np.isin(rows["cbid"], list(CALLS[kind])) if kind in CALLS else True
     return pd.DataFrame(
         {
             "name": _named(rows["cbid"], partial(call_name, kind)),
             **times,
             "thread": rows["threadId"].astype(np.int64),
             "correlation": rows["correlationId"].astype(np.int64),
-            "known": known,
+            "known": is_launch,
         }
     )
 
@@ -173,7 +173,7 @@ def _markers(rows: Any, texts: Mapping[int, str], offset: int, lost: list[str]) 
     half = half[np.lexsort((flags[half], time[half], rows["id"][half]))]
     begins, number = flags[half] == _BEGIN, rows["id"][half]
     whole = np.flatnonzero(begins[:-1] & ~begins[1:] & (number[:-1] == number[1:]))
-    opened, ended = (int(found.sum()) - len(whole) for found in (begins, ~begins))
+    opened, ended = (int(halves.sum()) - len(whole) for halves in (begins, ~begins))
     if opened or ended:
         lost.append(
             f"{opened} NVTX ranges ended after this piece and {ended} began before it; they were "
@@ -222,8 +222,8 @@ def _read_names(path: Path, lost: list[str]) -> tuple[dict[int, str], dict[int, 
     try:
         document = orjson.loads(path.read_bytes())
         names, markers = (
-            {int(pointer): str(name) for pointer, name in found.items()}
-            for found in (kernel_names(document), document.get("markers", {}))
+            {int(pointer): str(name) for pointer, name in texts.items()}
+            for texts in (kernel_names(document), document.get("markers", {}))
         )
         offset = int(document["clock_offset_ns"])
         if abs(offset) >= _LATEST_NS:

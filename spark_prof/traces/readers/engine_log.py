@@ -75,10 +75,10 @@ class EngineLog:
 
     def of(self, *rules: str) -> tuple[Statement, ...]:
         """The statements of these rules."""
-        return tuple(said for said in self.statements if said.rule.id in rules)
+        return tuple(statement for statement in self.statements if statement.rule.id in rules)
 
     @property
-    def tells(self) -> bool:
+    def is_of_engine(self) -> bool:
         """Whether anything in it is an engine's."""
         return bool(self.statements or self.load or self.failure)
 
@@ -95,12 +95,12 @@ def read_engine_log(path: Path, name: str = "") -> EngineLog:
     reader.read(text.holding(_LOOKED_FOR, busy.look))
     load = busy.load
     failure = reader.errors.failure(*((load.first, load.last) if load else ()))
-    found = EngineLog(
-        name, text.lines, tuple(reader.found.values()), (), failure, load,
+    log = EngineLog(
+        name, text.lines, tuple(reader.statements_by_key.values()), (), failure, load,
         reader.unknown.lines, reader.unknown.count, reader.writer,
     )  # fmt: skip
     lost = []
-    if not found.tells:
+    if not log.is_of_engine:
         lost.append(
             f"{name}: none of its {text.lines:,} lines is known from vLLM or SGLang; give the log "
             "from the engine's start on"
@@ -116,21 +116,21 @@ def read_engine_log(path: Path, name: str = "") -> EngineLog:
         lost.append(
             f"{name}: {reader.dropped:,} statements beyond {_MOST_STATEMENTS:,} were left out"
         )
-    return replace(found, lost=tuple(lost))
+    return replace(log, lost=tuple(lost))
 
 
 def statements_of(lines: Iterable[str]) -> tuple[Statement, ...]:
     """What these lines say."""
     reader = _Reader()
     reader.read(enumerate(lines, 1))
-    return tuple(reader.found.values())
+    return tuple(reader.statements_by_key.values())
 
 
 class _Reader:
     """What the lines of one log say, line by line."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[str, ...], Statement] = {}
+        self.statements_by_key: dict[tuple[str, ...], Statement] = {}
         self.errors = ErrorWatch()
         self.unknown = UnknownWatch()
         self.starts = Counter[str]()  # of engines, by the process that says it
@@ -142,9 +142,9 @@ class _Reader:
     @property
     def writer(self) -> str:
         """Whose log it is."""
-        if self._sglang or any(key[0] == "sglang-arguments" for key in self.found):
+        if self._sglang or any(key[0] == "sglang-arguments" for key in self.statements_by_key):
             return "SGLang"
-        return "vLLM" if self.found else ""
+        return "vLLM" if self.statements_by_key else ""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         """Reads them all."""
@@ -155,9 +155,9 @@ class _Reader:
                 self.starts[line.process] += 1
             if key and key[0] in _SIGNS_OF_LIFE:
                 self.errors.lives(line.number)
-            told = self.errors.add(line)
+            tells_of_error = self.errors.add(line)
             failing = self.errors.failing and line.level in ("ERROR", "CRITICAL")
-            self.unknown.add(line, known=bool(key) or told or failing)
+            self.unknown.add(line, is_explained=bool(key) or tells_of_error or failing)
             if not key and "sglang" in line.text[:400]:
                 self._sglang = True
 
@@ -166,9 +166,9 @@ class _Reader:
         message = line.text
         if message in self._remembered:
             key = self._remembered[message]
-            if key in self.found:
-                said = self.found[key]
-                self.found[key] = replace(said, count=said.count + 1)
+            if key in self.statements_by_key:
+                earlier = self.statements_by_key[key]
+                self.statements_by_key[key] = replace(earlier, count=earlier.count + 1)
             return key
         shape = message.translate(_NO_DIGITS) if len(message) < 4096 else ""
         unmatched = self._unmatched.get(shape, 0)
@@ -180,11 +180,11 @@ class _Reader:
         if said_now is not None:
             rule = said_now.rule
             key = (rule.id, said_now.value, said_now.format, said_now.layer, said_now.detail)
-            if key in self.found:
-                said = self.found[key]
-                self.found[key] = replace(said, count=said.count + 1)
-            elif len(self.found) < _MOST_STATEMENTS:
-                self.found[key] = said_now
+            if key in self.statements_by_key:
+                earlier = self.statements_by_key[key]
+                self.statements_by_key[key] = replace(earlier, count=earlier.count + 1)
+            elif len(self.statements_by_key) < _MOST_STATEMENTS:
+                self.statements_by_key[key] = said_now
             else:
                 self.dropped += 1
                 return key

@@ -30,8 +30,8 @@ def is_graph_stacks(text: bytes) -> bool:
 def graph_stacks(path: Path) -> dict[int, list[str]]:
     """The frames of each node, the innermost first."""
     try:
-        found = msgspec.json.decode(read_whole(path, _MOST_BYTES), type=dict[str, str])
-        stacks = {int(node): stack.splitlines() for node, stack in found.items()}
+        texts = msgspec.json.decode(read_whole(path, _MOST_BYTES), type=dict[str, str])
+        stacks = {int(node): stack.splitlines() for node, stack in texts.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise CommandError(f"{path} holds no stacks of graph nodes ({error})") from error
     return {node: frames for node, frames in stacks.items() if 0 < node <= _LARGEST}

@@ -43,14 +43,14 @@ def read_kineto(*paths: Path) -> Trace:
 
     Pieces of one process that follow each other are read as one.
     """
-    found = collect_all(paths, lambda _: False)
-    if found.repaired or found.bare:
+    kineto = collect_all(paths, lambda _: False)
+    if kineto.repaired or kineto.bare:
         raise CommandError(f"{paths[0]} is not a whole Kineto trace (it is no strict JSON object)")
-    launches = find_launches(found)
+    launches = find_launches(kineto)
     return Trace(
-        gpu=gpu_frame(found),
-        launches=launch_frame(found, launches.rows),
-        operators=operator_frame(found, True),
+        gpu=gpu_frame(kineto),
+        launches=launch_frame(kineto, launches.rows),
+        operators=operator_frame(kineto, True),
     )
 
 
@@ -60,57 +60,59 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     ranks = by_rank(whole)
     processes, windows, lost = [], [], [MERGED] if len(ranks) > 1 else []
     refusal = why_refused(whole, find_launches(whole), path.name)
-    for number, (rank, found) in enumerate(ranks or [(rank_of(whole, path.name), whole)]):
-        launches = find_launches(found)
-        process = Process(rank, process_facts(found, launches) | replica_of(path.name))
-        calls = module_ranges(found, names_module)
-        window, by_operator = _window(found, launches, calls, process)
-        nodes = marked_nodes(found, process.scopes, names_module)
+    for number, (rank, kineto) in enumerate(ranks or [(rank_of(whole, path.name), whole)]):
+        launches = find_launches(kineto)
+        process = Process(rank, process_facts(kineto, launches) | replica_of(path.name))
+        calls = module_ranges(kineto, names_module)
+        window, by_operator = _window(kineto, launches, calls, process)
+        nodes = marked_nodes(kineto, process.scopes, names_module)
         processes.append(replace(process, nodes=nodes))
         windows.append(replace(window, process=number))
-        lost += what_is_lost(found, window.trace.gpu, launches, by_operator, set(nodes["node"]))
+        lost += what_is_lost(kineto, window.trace.gpu, launches, by_operator, set(nodes["node"]))
     return Foreign("kineto", processes, iter(windows), lost, refusal)
 
 
 def _window(
-    found: Collected, launches: Launches, calls: ModuleRanges, process: Process
+    kineto: Collected, launches: Launches, calls: ModuleRanges, process: Process
 ) -> tuple[Window, int]:
     """The whole trace as one window, and how many rows have their scope from an operator."""
-    threads = thread_numbers(found)
+    threads = thread_numbers(kineto)
     launched = launches.of_gpu >= 0
-    start = np.where(launched, _taken(found.api.column("start_ns"), launches.of_gpu), -1)
-    thread = np.where(launched, _taken(found.api.column("thread"), launches.of_gpu), -1)
-    operator = np.where(launched, -1, operators_of(found))
-    known = operator >= 0
-    asked = np.where(known, _taken(found.operators.column("start_ns"), operator), start)
-    caller = np.where(known, _taken(found.operators.column("thread"), operator), thread)
-    walk = ScopeWalk(process.scopes, found.texts)
+    start = np.where(launched, _values_at(kineto.api.column("start_ns"), launches.of_gpu), -1)
+    thread = np.where(launched, _values_at(kineto.api.column("thread"), launches.of_gpu), -1)
+    operator = np.where(launched, -1, operators_of(kineto))
+    has_operator = operator >= 0
+    moment = np.where(
+        has_operator, _values_at(kineto.operators.column("start_ns"), operator), start
+    )
+    caller = np.where(has_operator, _values_at(kineto.operators.column("thread"), operator), thread)
+    walk = ScopeWalk(process.scopes, kineto.texts)
     called = walk.advance(calls, 0)
-    scope = np.where(launched | known, walk.at(caller, asked), NO_SCOPE)
-    order = np.argsort(found.gpu.column("start_ns"), kind="stable")
-    base = found.base_ns
+    scope = np.where(launched | has_operator, walk.at(caller, moment), NO_SCOPE)
+    order = np.argsort(kineto.gpu.column("start_ns"), kind="stable")
+    base = kineto.base_ns
     trace = Trace(
-        gpu=gpu_frame(found).iloc[order].reset_index(drop=True),
-        launches=launch_frame(found, launches.rows),
-        operators=operator_frame(found, not len(found.gpu)),
-        overhead=overhead_frame(found),
-        markers=marker_frame(found),
-        unreadable=found.gpu.dropped,
+        gpu=gpu_frame(kineto).iloc[order].reset_index(drop=True),
+        launches=launch_frame(kineto, launches.rows),
+        operators=operator_frame(kineto, not len(kineto.gpu)),
+        overhead=overhead_frame(kineto),
+        markers=marker_frame(kineto),
+        unreadable=kineto.gpu.dropped,
     )
     window = Window(
         process=0,
         trace=trace,
         launch_ns=np.where(launched, start + base, -1)[order],
-        thread=np.where(caller >= 0, _taken(threads, caller), -1)[order],
+        thread=np.where(caller >= 0, _values_at(threads, caller), -1)[order],
         scope=scope[order].astype(np.int64),
         calls=ModuleRanges(
-            calls.start + base, calls.end + base, _taken(threads, calls.thread), calls.name
+            calls.start + base, calls.end + base, _values_at(threads, calls.thread), calls.name
         ).calls(called),
     )
     return window, int((scope[~launched] != NO_SCOPE).sum())
 
 
-def _taken(values: Int64s, index: Int64s) -> Int64s:
+def _values_at(values: Int64s, index: Int64s) -> Int64s:
     """The values at these places, anything where the place is -1."""
     return np.append(values, -1)[index]
 
@@ -123,26 +125,28 @@ _LABEL = re.compile(
 )
 
 
-def by_rank(found: Collected) -> list[tuple[int | None, Collected]]:
+def by_rank(kineto: Collected) -> list[tuple[int | None, Collected]]:
     """Each rank with its events, in order; nothing for a trace of one process.
 
     The rank is the number behind TP where that tells the ranks apart, else they are counted. It
     stands in the process's number, as in merged traces of SGLang, else in its name, as in what
     spark-prof exports.
     """
-    labels = [_label(pid) for pid, _ in found.threads]
+    labels = [_label(pid) for pid, _ in kineto.threads]
     if not any(labels):
-        labels = [_label(found.processes.get(pid, "")) for pid, _ in found.threads]
-        ran = {labels[thread] for thread in np.unique(found.gpu.column("thread")).tolist()}
-        labels = [] if "" in ran else labels
+        labels = [_label(kineto.processes.get(pid, "")) for pid, _ in kineto.threads]
+        labels_on_gpu = {
+            labels[thread] for thread in np.unique(kineto.gpu.column("thread")).tolist()
+        }
+        labels = [] if "" in labels_on_gpu else labels
     distinct = sorted(set(filter(None, labels)), key=_numbers)
     if not distinct:
         return []
     tensor = [dict(_numbers(label)).get("TP", -1) for label in distinct]
-    told = min(tensor) >= 0 and len(set(tensor)) == len(tensor)
+    by_tensor_rank = min(tensor) >= 0 and len(set(tensor)) == len(tensor)
     of_thread = np.array([distinct.index(label) if label else -1 for label in labels], np.int64)
     return [
-        (tensor[number] if told else number, found.taken(of_thread == number))
+        (tensor[number] if by_tensor_rank else number, kineto.of_threads(of_thread == number))
         for number in range(len(distinct))
     ]
 

@@ -104,10 +104,10 @@ class TraceText:
             if self._after.strip():
                 raise ValueError("something follows its list of events")
             return {}
-        found = msgspec.json.decode(self._before + b"]" + self._after)
-        if not isinstance(found, dict) or found.pop("traceEvents", None) != []:
+        document = msgspec.json.decode(self._before + b"]" + self._after)
+        if not isinstance(document, dict) or document.pop("traceEvents", None) != []:
             raise ValueError("its traceEvents is not at the top")
-        return found
+        return document
 
     def _to_events(self) -> bytes:
         """Reads up to the first event; returns what has been read of the events."""
@@ -119,10 +119,10 @@ class TraceText:
                 return text[1:]
             if text and not text.startswith(b"{"):
                 break
-            found = _LIST.search(text, max(0, len(text) - len(chunk) - 64))
-            if found:
-                self._before = text[: found.end()]
-                return text[found.end() :]
+            match = _LIST.search(text, max(0, len(text) - len(chunk) - 64))
+            if match:
+                self._before = text[: match.end()]
+                return text[match.end() :]
             if len(text) > _LARGEST:
                 break
         raise ValueError("it has no list of traceEvents")
@@ -151,14 +151,14 @@ def _whole_events(text: bytes) -> tuple[int, bool]:
     """How far whole events reach, and whether the list of events ends there."""
     depth = end = 0
     position = 0
-    while found := _BRACKET.match(text, position):
-        position, bracket = found.end(), found.group(1)
+    while match := _BRACKET.match(text, position):
+        position, bracket = match.end(), match.group(1)
         if bracket in b"{[":
             depth += 1
         elif bracket == b",":
-            end = end if depth else found.start(1)
+            end = end if depth else match.start(1)
         elif depth == 0:
-            return found.start(1), True
+            return match.start(1), True
         else:
             depth -= 1
     return end, False
@@ -206,7 +206,7 @@ class Collected:
         self.frames = Rows(self.names, self.threads)
         self.overhead = Rows(self.names, self.threads)
 
-    def taken(self, threads: Flags) -> Collected:
+    def of_threads(self, threads: Flags) -> Collected:
         """The events of the chosen threads, by their number."""
         part = copy(self)
         for kind in _KINDS:
@@ -238,20 +238,20 @@ def collect_all(paths: Sequence[Path], is_module: Callable[[str], bool]) -> Coll
 
 
 def _collect_all(paths: Sequence[Path], is_module: Callable[[str], bool], exact: bool) -> Collected:
-    found = Collected()
+    kineto = Collected()
     bases = set()
     for path in paths:
-        _collect(found, path, is_module, exact)
-        bases.add(found.base_ns)
+        _collect(kineto, path, is_module, exact)
+        bases.add(kineto.base_ns)
     if len(bases) > 1:
         raise CommandError(f"the times of {paths[0]} and the next do not count from one moment")
-    found.texts = [plain_text(name) for name in found.names]
-    return found
+    kineto.texts = [plain_text(name) for name in kineto.names]
+    return kineto
 
 
-def _collect(found: Collected, path: Path, is_module: Callable[[str], bool], exact: bool) -> None:
+def _collect(kineto: Collected, path: Path, is_module: Callable[[str], bool], exact: bool) -> None:
     decode = EventDecoder(exact)
-    sorter = _Sorter(found, is_module)
+    sorter = _Sorter(kineto, is_module)
     events = 0
     try:
         with open_stream(path) as chunks:
@@ -259,47 +259,47 @@ def _collect(found: Collected, path: Path, is_module: Callable[[str], bool], exa
             for block in text.events(decode):
                 events += len(block)
                 sorter.add(block)
-            found.around, found.bare = text.around(), text.bare
-        found.base_ns = int(found.around.get("baseTimeNanoseconds", 0))
-        if abs(found.base_ns) > _LATEST_NS:
+            kineto.around, kineto.bare = text.around(), text.bare
+        kineto.base_ns = int(kineto.around.get("baseTimeNanoseconds", 0))
+        if abs(kineto.base_ns) > _LATEST_NS:
             raise ValueError("its base time is none")
-        if found.bare and not events:
+        if kineto.bare and not events:
             raise ValueError("it holds no event")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         reason = str(error).replace("\n", " ")
         raise CommandError(f"{path} is not a whole Kineto trace ({reason})") from error
-    found.unmatched += sorter.still_open()
-    found.damaged += decode.damaged
-    found.repaired |= decode.repaired > 0
+    kineto.unmatched += sorter.still_open()
+    kineto.damaged += decode.damaged
+    kineto.repaired |= decode.repaired > 0
 
 
 class _Sorter:
     """Hands events to the rows of their kind."""
 
-    def __init__(self, found: Collected, is_module: Callable[[str], bool]) -> None:
-        self._found, self._is_module = found, cache(is_module)
+    def __init__(self, kineto: Collected, is_module: Callable[[str], bool]) -> None:
+        self._kineto, self._is_module = kineto, cache(is_module)
         self._open: dict[tuple[int | str, int | str], list[Event]] = {}
         self._rows: dict[str, Rows] = {
-            **dict.fromkeys(GPU_KINDS, found.gpu), **dict.fromkeys(_API, found.api),
-            **dict.fromkeys(_OPERATORS, found.operators), _FRAMES: found.frames,
-            "user_annotation": found.annotations, "overhead": found.overhead,
+            **dict.fromkeys(GPU_KINDS, kineto.gpu), **dict.fromkeys(_API, kineto.api),
+            **dict.fromkeys(_OPERATORS, kineto.operators), _FRAMES: kineto.frames,
+            "user_annotation": kineto.annotations, "overhead": kineto.overhead,
         }  # fmt: skip
 
     def add(self, events: Sequence[Event]) -> None:
         """Adds a block of events in the order of the file."""
-        self._found.categories.update([event.cat for event in events])
+        self._kineto.categories.update([event.cat for event in events])
         by_category: dict[str, list[Event]] = {category: [] for category in self._rows}
         for event in events:
             if event.ph == "X":
-                if (wanted := by_category.get(event.cat)) is not None:
-                    wanted.append(event)
+                if (same_category := by_category.get(event.cat)) is not None:
+                    same_category.append(event)
             elif event.ph == "B" or event.ph == "E":
                 whole = self._pair(event)
                 if whole and whole.cat in by_category:
                     by_category[whole.cat].append(whole)
             elif event.ph == "M" and event.name == "process_name":
-                [said] = decode_arguments([event], GpuArguments)
-                self._found.processes[event.pid] = said.marked
+                [arguments] = decode_arguments([event], GpuArguments)
+                self._kineto.processes[event.pid] = arguments.marked
         is_module = self._is_module
         by_category[_FRAMES] = [
             e for e in by_category[_FRAMES] if e.name.startswith(_MODULE) and is_module(e.name)
@@ -319,7 +319,7 @@ class _Sorter:
             stack.append(event)
             return None
         if not stack:
-            self._found.unmatched += 1
+            self._kineto.unmatched += 1
             return None
         begin = stack.pop()
         try:

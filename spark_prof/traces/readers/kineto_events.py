@@ -184,23 +184,23 @@ def decode_arguments(events: Sequence[Event], kind: type[Arguments]) -> list[Arg
     """The arguments of each event; what is of a wrong type has its default."""
     together = b"[" + b",".join([event.args for event in events]) + b"]"
     try:
-        found: list[Arguments] = _LISTS[kind].decode(together)
+        arguments: list[Arguments] = _LISTS[kind].decode(together)
     except (ValueError, RecursionError):
         return [_arguments(bytes(event.args), kind) for event in events]
-    return found
+    return arguments
 
 
 def _arguments(text: bytes, kind: type[Arguments]) -> Arguments:
-    found = kind()
+    arguments = kind()
     try:
         items = json.loads(text.decode(errors="replace"), strict=False)
     except (ValueError, RecursionError):
-        return found
+        return arguments
     for field in msgspec.structs.fields(kind) if isinstance(items, dict) else ():
         with suppress(msgspec.ValidationError):
             value = items.get(field.encode_name, field.default)
-            setattr(found, field.name, msgspec.convert(value, field.type))
-    return found
+            setattr(arguments, field.name, msgspec.convert(value, field.type))
+    return arguments
 
 
 _EXACT_US = 2**43
@@ -269,13 +269,13 @@ class Rows:
 
     def of_threads(self, chosen: Flags) -> Self:
         """The rows of the chosen threads, by their number."""
-        taken = copy(self)
+        part = copy(self)
         mine = np.append(chosen, False)[self.column("thread")]
-        taken._columns = {
+        part._columns = {
             name: array("q", self.column(name)[mine].tobytes()) for name in self._columns
         }
-        taken.dropped = 0
-        return taken
+        part.dropped = 0
+        return part
 
     def _more(self, events: Sequence[Event]) -> None:
         """Appends the columns that only this kind has."""
@@ -288,9 +288,9 @@ class HostRows(Rows):
     """API calls or operators, with `correlation` and `external`, -1 where they have none."""
 
     def _more(self, events: Sequence[Event]) -> None:
-        found = decode_arguments(events, HostArguments)
+        arguments = decode_arguments(events, HostArguments)
         for name in ("correlation", "external"):
-            self._extend(name, map(attrgetter(name), found))
+            self._extend(name, map(attrgetter(name), arguments))
 
 
 class GpuRows(Rows):
@@ -304,28 +304,28 @@ class GpuRows(Rows):
         self.shapes = Numbered()
 
     def _more(self, events: Sequence[Event]) -> None:
-        found = decode_arguments(events, GpuArguments)
+        arguments = decode_arguments(events, GpuArguments)
         for name in GPU_NUMBERS:
             key = "node" if name == "graph_node" else name
-            self._extend(name, map(attrgetter(key), found))
-        notes = (item.note for item in found)
+            self._extend(name, map(attrgetter(key), arguments))
+        notes = (item.note for item in arguments)
         self._extend("note", [self._names[note] if note else -1 for note in notes])
-        self._extend("grid", [self.shapes[item.grid] for item in found])
-        self._extend("block", [self.shapes[item.block] for item in found])
-        self._extend("external", [max(item.external, item.external_2021) for item in found])
+        self._extend("grid", [self.shapes[item.grid] for item in arguments])
+        self._extend("block", [self.shapes[item.block] for item in arguments])
+        self._extend("external", [max(item.external, item.external_2021) for item in arguments])
 
 
 def _nanoseconds(microseconds: Sequence[Any]) -> tuple[Int64s, Flags]:
     """Whole nanoseconds, and which of them are any; the others are 0."""
     try:
-        found = np.array(microseconds)
+        numbers = np.array(microseconds)
     except (ValueError, OverflowError):
-        found = np.array(microseconds, object)
-    if found.dtype.kind not in "if":
+        numbers = np.array(microseconds, object)
+    if numbers.dtype.kind not in "if":
         return _from_any(microseconds)
     with np.errstate(invalid="ignore"):
-        good = np.abs(found) < _LATEST_NS // 1000
-    fraction, whole = np.modf(np.where(good, found, 0))
+        good = np.abs(numbers) < _LATEST_NS // 1000
+    fraction, whole = np.modf(np.where(good, numbers, 0))
     if np.any((np.abs(whole) >= _EXACT_US) & (fraction != 0)):
         raise InexactTimesError
     return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64), good
@@ -336,12 +336,12 @@ def _from_any(microseconds: Sequence[Any]) -> tuple[Int64s, Flags]:
     numbers, good = [], []
     for value in microseconds:
         try:
-            found = Decimal(value) if isinstance(value, (int, float, str, Decimal)) else None
+            number = Decimal(value) if isinstance(value, (int, float, str, Decimal)) else None
         except InvalidOperation:
-            found = None
+            number = None
         # Infinity, NaN and exponents of millions cannot be reckoned with.
-        usable = found is not None and found.is_finite() and found.adjusted() < 20
-        fits = usable and found is not None and abs(found) < _LATEST_NS // 1000
-        numbers.append(int((found * 1000).to_integral_value()) if found and fits else 0)
+        usable = number is not None and number.is_finite() and number.adjusted() < 20
+        fits = usable and number is not None and abs(number) < _LATEST_NS // 1000
+        numbers.append(int((number * 1000).to_integral_value()) if number and fits else 0)
         good.append(fits)
     return np.array(numbers, np.int64), np.array(good, bool)

@@ -50,7 +50,7 @@ _ERROR = re.compile(
 _BARE = re.compile(r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80})(?::\s(?P<message>.*))?$")
 """What follows a traceback, whatever its class is called."""
 
-_OTHERS = (
+_OTHER_ERRORS = (
     (re.compile(r"\s*what\(\):\s*(?P<message>.+)"), "C++ exception"),
     (re.compile(r"[\w. -]{1,60}: error: (?P<message>.+)"), "argument error"),
     (re.compile(r"(?P<message>(?:ptxas|nvcc) fatal\s*:.+)"), "compiler error"),
@@ -111,7 +111,7 @@ class _Raised:
         return bool(_WRAPPERS.search(f"{self.name}: {self.message}"))
 
     @property
-    def known(self) -> bool:
+    def has_rule(self) -> bool:
         text = " ".join((f"{self.name}: {self.message}", *self.reasons))
         return any(rule.pattern.search(text) for rule in FAILURES)
 
@@ -176,9 +176,9 @@ class ErrorWatch:
                 self._uncaught_in.add(line.process)
             else:
                 self._uncaught_in.discard(line.process)
-        elif found := _FRAME.search(body):
+        elif match := _FRAME.search(body):
             frames = self._frames.setdefault(line.process, [])
-            frames.append(f"{_tail(found['file'])} {found['function']}")
+            frames.append(f"{_tail(match['file'])} {match['function']}")
             del frames[:-_MOST_FRAMES]
         elif _IGNORED in body:
             self._ignored.add(line.process)
@@ -202,15 +202,15 @@ class ErrorWatch:
 
     def _raised(self, line: LogLine) -> bool:
         name, message = "", ""
-        if found := _ERROR.match(line.body):
-            name, message = found["name"].rsplit(".", 1)[-1], found["message"] or ""
+        if match := _ERROR.match(line.body):
+            name, message = match["name"].rsplit(".", 1)[-1], match["message"] or ""
         else:
-            for pattern, kind in _OTHERS:
-                if found := pattern.match(line.body):
-                    name, message = kind, found["message"]
+            for pattern, kind in _OTHER_ERRORS:
+                if match := pattern.match(line.body):
+                    name, message = kind, match["message"]
                     break
-        if not name and self._frames.get(line.process) and (found := _BARE.match(line.body)):
-            name, message = found["name"].rsplit(".", 1)[-1], found["message"] or ""
+        if not name and self._frames.get(line.process) and (match := _BARE.match(line.body)):
+            name, message = match["name"].rsplit(".", 1)[-1], match["message"] or ""
         if not name:
             return False
         frames = tuple(self._frames.pop(line.process, ()))
@@ -266,19 +266,19 @@ class ErrorWatch:
             not begin or any(one.ready for one in window)
         )
         serving = was_up or worked or ended
-        found = Failure(
+        failure = Failure(
             serving, "", "", (), (), "", first,
             recovered=any(line > last for line in up),
         )  # fmt: skip
         # Of several engines one may fail before the last one has said that it starts.
         if root := self._root(begin, first) or self._root(0, first):
             return replace(
-                found, error=root.name, message=root.message, reasons=tuple(root.reasons),
+                failure, error=root.name, message=root.message, reasons=tuple(root.reasons),
                 frames=root.frames, process=root.process, line=root.line,
             )  # fmt: skip
         if signal := next((mark.signal for mark in window if mark.signal), ""):
-            return replace(found, error=f"Killed by signal {signal}")
-        return found
+            return replace(failure, error=f"Killed by signal {signal}")
+        return failure
 
     def _uncaught(self, up: Sequence[int]) -> list[_Mark]:
         """The last error that nothing caught, where no engine was up: the server's own end."""
@@ -304,30 +304,34 @@ class ErrorWatch:
                 if not (one.again and one.process == chain[0].process):
                     break
                 chain.append(one)
-            known = [one for one in chain if one.known] or chain
-            found = known[-1] if known[-1].known else next(filter(_is_known, after), known[-1])
+            explained = [one for one in chain if one.has_rule] or chain
+            root = (
+                explained[-1]
+                if explained[-1].has_rule
+                else next(filter(_is_known, after), explained[-1])
+            )
         elif before:
-            found = next(filter(_is_known, reversed(before)), before[-1])
+            root = next(filter(_is_known, reversed(before)), before[-1])
         else:
             return None
-        return _killed(found) if found.name == "Killed" else found
+        return _killed(root) if root.name == "Killed" else root
 
 
-def _is_known(found: _Raised) -> bool:
-    return found.known
+def _is_known(error: _Raised) -> bool:
+    return error.has_rule
 
 
-def _killed(found: _Raised) -> _Raised:
-    signal = "11" if "Seg" in found.message else "9"
-    return replace(found, name=f"Killed by signal {signal}", message="")
+def _killed(error: _Raised) -> _Raised:
+    signal = "11" if "Seg" in error.message else "9"
+    return replace(error, name=f"Killed by signal {signal}", message="")
 
 
 def _signal(text: str) -> str:
-    found = _SIGNAL.search(text)
-    if not found:
+    match = _SIGNAL.search(text)
+    if not match:
         return ""
-    at = next(index for index, group in enumerate(found.groups()) if group)
-    return _SIGNALS[at] or found.groups()[at]
+    at = next(index for index, group in enumerate(match.groups()) if group)
+    return _SIGNALS[at] or match.groups()[at]
 
 
 def _tail(path: str) -> str:

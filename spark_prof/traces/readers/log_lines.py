@@ -82,12 +82,12 @@ def parsed(number: int, line: str) -> LogLine:
             text[len(vllm["place"]) :].removeprefix(" "),
         )  # fmt: skip
     body, process = _without_what_is_before(line)
-    found = _LEVEL.match(body)
+    match = _LEVEL.match(body)
     level = ""
-    if found:
-        level = next(filter(None, found.group("first", "dashed", "boxed", "sglang")), "")
-        level = level or _LETTERS.get(found["letter"] or "", "")
-        head, body = found[0], body[found.end() :]
+    if match:
+        level = next(filter(None, match.group("first", "dashed", "boxed", "sglang")), "")
+        level = level or _LETTERS.get(match["letter"] or "", "")
+        head, body = match[0], body[match.end() :]
     else:
         head = ""
     level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(level, level)
@@ -101,9 +101,9 @@ def _without_what_is_before(line: str) -> tuple[str, str]:
     """The rest of a line, and the process that is named before it."""
     at, process = 0, ""
     for _ in range(_MOST_BEFORE):
-        found = _BEFORE.match(line, at)
-        if found:
-            at = found.end()
+        match = _BEFORE.match(line, at)
+        if match:
+            at = match.end()
         elif named := _PROCESS.match(line, at):
             at, process = named.end(), named["name"]
         else:

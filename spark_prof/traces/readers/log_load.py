@@ -44,7 +44,7 @@ class LoadWatch:
         self._first = 0  # the number of the first one
         # The piece with the last one, the number of its first line, and where that one begins.
         self._last = (b"", 0, 0)
-        self._seen = self._busy = self._full = self._preemptions = 0
+        self._statuses = self._busy = self._full = self._preemptions = 0
         self._usage = 0.0
         self._most = (0, 0)
         self._most_full = (0, 0)
@@ -57,21 +57,21 @@ class LoadWatch:
         while at >= 0:
             begin = data.rfind(b"\n", 0, at) + 1
             end = data.find(b"\n", at)
-            if found := _STATUS.search(data, begin, min(end, begin + _LONGEST)):
+            if match := _STATUS.search(data, begin, min(end, begin + _LONGEST)):
                 begins = [*begins[:1], begin]
-                self._line(found)
+                self._line(match)
             at = data.find(_WORD, max(end, at + step))
         if begins:
             self._first = self._first or first + data.count(b"\n", 0, begins[0])
             self._last = (data, first, begins[-1])
 
-    def _line(self, found: re.Match[bytes]) -> None:
-        running, waiting, usage = int(found[1]), int(found[2]), float(found[4])
-        self._seen += 1
+    def _line(self, match: re.Match[bytes]) -> None:
+        running, waiting, usage = int(match[1]), int(match[2]), float(match[4])
+        self._statuses += 1
         self._busy += running > 0
         self._usage = max(self._usage, usage)
         self._most = _larger(self._most, (running, waiting))
-        preempted = _PREEMPTIONS.search(found[3])
+        preempted = _PREEMPTIONS.search(match[3])
         if preempted:
             self._preemptions = max(self._preemptions, int(preempted[1]))
         if (usage >= FULL and waiting > 0) or preempted:
@@ -86,8 +86,8 @@ class LoadWatch:
         data, first, begin = self._last
         running, waiting = self._most_full if self._full else self._most
         return Load(
-            self._seen, self._busy, self._full, running, waiting, self._usage, self._preemptions,
-            self._first, first + data.count(b"\n", 0, begin),
+            self._statuses, self._busy, self._full, running, waiting, self._usage,
+            self._preemptions, self._first, first + data.count(b"\n", 0, begin),
         )  # fmt: skip
 
 

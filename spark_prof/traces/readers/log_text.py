@@ -94,7 +94,7 @@ class LogText:
         """Lines of `data`, which ends with one; the first one was given already if not `whole`."""
         kinds = _kinds(data)
         begins: dict[int, Sequence[bytes]] = {
-            begin: words for word in _held(kinds, words) for begin in _begins(data, word)
+            begin: words for word in _possible_words(kinds, words) for begin in _begins(data, word)
         }
         for begin in self._following(data, kinds):
             begins.setdefault(begin, ())
@@ -120,7 +120,7 @@ class LogText:
             yield at
             self._owed -= 1
             at = data.find(b"\n", at) + 1
-        for mark in _held(kinds, GOES_ON):
+        for mark in _possible_words(kinds, GOES_ON):
             for begin in _begins(data, mark):
                 at = data.find(b"\n", begin) + 1
                 for left in range(_FOLLOWING, 0, -1):
@@ -154,7 +154,7 @@ def _kinds(data: bytes) -> bytes:
     return b"\n".join(set(data.translate(None, _DIGITS).split(b"\n")))
 
 
-def _held(kinds: bytes, words: Sequence[bytes]) -> list[bytes]:
+def _possible_words(kinds: bytes, words: Sequence[bytes]) -> list[bytes]:
     """Those words that may stand in a text of these kinds of lines."""
     return [word for word in words if word.translate(None, _DIGITS) in kinds]
 

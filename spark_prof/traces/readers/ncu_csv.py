@@ -51,7 +51,7 @@ def is_raw_page(head: Sequence[str]) -> bool:
 
 
 @dataclass
-class Measured:
+class MeasuredKernel:
     """A kernel that was measured."""
 
     about: dict[str, str]  # the cells of the columns `_ABOUT`
@@ -60,8 +60,8 @@ class Measured:
 
     def duration_ns(self) -> int | None:
         """How long it ran, None where that was not measured."""
-        found = (self.metrics.get(name) for name in _DURATIONS)
-        times = (time_ns(*value) for value in found if value is not None)
+        durations = (self.metrics.get(name) for name in _DURATIONS)
+        times = (time_ns(*value) for value in durations if value is not None)
         return next((t for t in times if t is not None and t >= 0), None)
 
 
@@ -74,7 +74,7 @@ def ncu_csv(*paths: Path) -> Foreign:
     return measured_trace([(path, *kernels_of_csv(path)) for path in paths])
 
 
-def kernels_of_csv(path: Path) -> tuple[list[Measured], list[str]]:
+def kernels_of_csv(path: Path) -> tuple[list[MeasuredKernel], list[str]]:
     """The measured kernels of one CSV, and what it lacks."""
     table = PrintedTable(
         path,
@@ -99,9 +99,9 @@ def _swapped(text: str) -> str:
     return text.translate({ord("."): ",", ord(","): "."})
 
 
-def measured_trace(parts: Sequence[tuple[Path, list[Measured], list[str]]]) -> Foreign:
+def measured_trace(parts: Sequence[tuple[Path, list[MeasuredKernel], list[str]]]) -> Foreign:
     """What was read of one run of Nsight Compute, file after file, as one process."""
-    found: list[Measured] = []
+    measurements: list[MeasuredKernel] = []
     lost = [
         "Nsight Compute runs each kernel alone, by default with fixed clocks and empty caches: "
         "gaps, steps and layers are unknown, and times are not those of the whole run"
@@ -112,22 +112,22 @@ def measured_trace(parts: Sequence[tuple[Path, list[Measured], list[str]]]) -> F
         lost += lacking
         if timeless := sum(kernel.duration_ns() is None for kernel in mine):
             lost.append(f"{timeless} kernels have no gpu__time_duration: they count as 0 ns")
-        found += mine
-    process = Process(None, _facts(found), metrics=_metrics(found))
-    windows = end_to_end(0, [_sum(kernel) for kernel in found], parts[0][0])
+        measurements += mine
+    process = Process(None, _facts(measurements), metrics=_metrics(measurements))
+    windows = end_to_end(0, [_sum(kernel) for kernel in measurements], parts[0][0])
     return Foreign(FORMAT, [process], windows, list(dict.fromkeys(lost)))
 
 
-def _details(table: PrintedTable) -> Iterator[Measured]:
+def _details(table: PrintedTable) -> Iterator[MeasuredKernel]:
     """The kernels of the details page; rows of one kernel follow one another."""
-    last: Measured | None = None
+    last: MeasuredKernel | None = None
     rows = table.rows(*_ABOUT, "Metric Name", "Metric Value", "Metric Unit")
     for place, row in enumerate(rows):
         *about, metric, value, unit = row
         if last is None or about[:2] != [last.about["ID"], last.about["Process ID"]]:
             if last is not None:
                 yield last
-            last = Measured(dict(zip(_ABOUT, about, strict=True)))
+            last = MeasuredKernel(dict(zip(_ABOUT, about, strict=True)))
         if metric:  # advice of Nsight Compute's rules has none
             last.metrics.setdefault(metric, (value, unit))
         if place > _MOST_METRICS:
@@ -136,7 +136,7 @@ def _details(table: PrintedTable) -> Iterator[Measured]:
         yield last
 
 
-def _raw(table: PrintedTable) -> Iterator[Measured]:
+def _raw(table: PrintedTable) -> Iterator[MeasuredKernel]:
     metrics = [column for column in table.head if column not in _NO_METRICS]
     units = [""] * len(metrics)
     for kernels, row in enumerate(table.rows(*_ABOUT, *metrics)):
@@ -146,11 +146,11 @@ def _raw(table: PrintedTable) -> Iterator[Measured]:
             continue
         if (kernels + 1) * len(metrics) > _MOST_METRICS:
             raise table.bad(row, "more rows before it than ncu writes")
-        known = zip(metrics, values, units, strict=True)
-        yield Measured(about, {name: (value, unit) for name, value, unit in known if value})
+        cells = zip(metrics, values, units, strict=True)
+        yield MeasuredKernel(about, {name: (value, unit) for name, value, unit in cells if value})
 
 
-def _sum(kernel: Measured) -> KernelSum:
+def _sum(kernel: MeasuredKernel) -> KernelSum:
     return KernelSum(
         name=kernel.about["Kernel Name"],
         instances=1,
@@ -161,7 +161,7 @@ def _sum(kernel: Measured) -> KernelSum:
     )
 
 
-def _facts(kernels: list[Measured]) -> dict[str, Any]:
+def _facts(kernels: list[MeasuredKernel]) -> dict[str, Any]:
     about = kernels[0].about
     facts: dict[str, Any] = {"summed": True, "tool": "ncu"}
     facts["gpu"] = {"vendor": "NVIDIA"}
@@ -175,7 +175,7 @@ def _facts(kernels: list[Measured]) -> dict[str, Any]:
     return facts
 
 
-def _metrics(kernels: list[Measured]) -> pd.DataFrame:
+def _metrics(kernels: list[MeasuredKernel]) -> pd.DataFrame:
     """The `metrics` table; what is no number, such as a cache setting, is left out."""
     rows = [
         (kernel.about["Kernel Name"], launch, metric, value, unit)

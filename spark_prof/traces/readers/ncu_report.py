@@ -18,7 +18,7 @@ import msgspec
 from spark_prof.errors import CommandError, one_line, os_errors
 from spark_prof.extras import install_command
 from spark_prof.traces.foreign import Foreign
-from spark_prof.traces.readers.ncu_csv import Measured, measured_trace
+from spark_prof.traces.readers.ncu_csv import MeasuredKernel, measured_trace
 
 REPORT_MAGIC = b"NVR\0"
 
@@ -39,10 +39,10 @@ for number in range(context.num_ranges()):
     for place in range(span.num_actions()):
         action = span.action_by_idx(place)
         metrics = ((name, action.metric_by_name(name)) for name in action.metric_names())
-        told = {{n: [str(m.value()), m.unit()] for n, m in metrics if m and m.has_value()}}
+        values = {{n: [str(m.value()), m.unit()] for n, m in metrics if m and m.has_value()}}
         kernel = action.workload_type() == action.WorkloadType_KERNEL
         name = action.name(action.NameBase_DEMANGLED) if kernel else ""
-        print(json.dumps([name, told]))
+        print(json.dumps([name, values]))
 """
 """The program that reads: one line a measured workload, its kernel's name and its metrics."""
 
@@ -55,7 +55,7 @@ def ncu_report(path: Path) -> Foreign:
     return measured_trace([(path, *kernels_of_report(path))])
 
 
-def kernels_of_report(path: Path) -> tuple[list[Measured], list[str]]:
+def kernels_of_report(path: Path) -> tuple[list[MeasuredKernel], list[str]]:
     """The measured kernels of a report, and what it lacks."""
     lines = _lines(path)
     try:
@@ -67,16 +67,16 @@ def kernels_of_report(path: Path) -> tuple[list[Measured], list[str]]:
             f"{path} is not a complete report of Nsight Compute ({error})"
         ) from error
     kernels = [_measured(name, metrics) for name, metrics in rows if name]
-    others = len(rows) - len(kernels)
-    told = f"{others} measured ranges or graphs are no single kernels, and left out"
-    return kernels, [told] if others else []
+    ranges = len(rows) - len(kernels)
+    lost_line = f"{ranges} measured ranges or graphs are no single kernels, and left out"
+    return kernels, [lost_line] if ranges else []
 
 
 def _lines(path: Path) -> list[bytes]:
     command = [sys.executable, "-c", _READ, str(path.absolute())]
     with os_errors(f"cannot start {sys.executable}"):
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -87,29 +87,29 @@ def _lines(path: Path) -> list[bytes]:
             raise CommandError(
                 f"{path} was not read in {_SECONDS:.0f} s; measure fewer kernels"
             ) from None
-    if done.returncode == _NO_PACKAGE:
+    if process.returncode == _NO_PACKAGE:
         raise CommandError(
             f"{path} is a report of Nsight Compute, which NVIDIA's package ncu-report reads: "
             f"{install_command('ncu')}, or print it with: "
             f"ncu --import {quote(str(path))} --csv --page raw"
         )
-    if done.returncode or len(done.stdout) > _MOST_BYTES:
-        said = done.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-        why = one_line(said)[:200] or f"exit code {done.returncode}"
+    if process.returncode or len(process.stdout) > _MOST_BYTES:
+        last_line = process.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
+        why = one_line(last_line)[:200] or f"exit code {process.returncode}"
         raise CommandError(f"{path} is not a report that ncu-report can read ({why})")
-    return done.stdout.splitlines()
+    return process.stdout.splitlines()
 
 
-def _measured(name: str, metrics: dict[str, tuple[str, str]]) -> Measured:
-    def told(metric: str) -> str:
+def _measured(name: str, metrics: dict[str, tuple[str, str]]) -> MeasuredKernel:
+    def value_of(metric: str) -> str:
         return metrics.get(metric, ("", ""))[0]
 
     def sizes(what: str) -> str:
-        return ", ".join(told(f"launch__{what}_dim_{axis}") for axis in _AXES)
+        return ", ".join(value_of(f"launch__{what}_dim_{axis}") for axis in _AXES)
 
     about: dict[str, Any] = {
-        "ID": "", "Process ID": "", "Kernel Name": name, "Device": told("launch__device_id"),
-        "CC": ".".join(told(_CAPABILITY + part) for part in ("major", "minor")),
+        "ID": "", "Process ID": "", "Kernel Name": name, "Device": value_of("launch__device_id"),
+        "CC": ".".join(value_of(_CAPABILITY + part) for part in ("major", "minor")),
         "Block Size": sizes("block"), "Grid Size": sizes("grid"),
     }  # fmt: skip
-    return Measured(about, metrics)
+    return MeasuredKernel(about, metrics)

@@ -42,17 +42,17 @@ class RangeTexts:
 
 def read_texts(table: pa.Table, export: NsysFile) -> RangeTexts:
     """The texts of NVTX events: their own, else those that they name by number."""
-    own = table["text"].combine_chunks()
-    codes = own.indices.to_numpy().astype(np.int64)
-    texts = _valid(own.dictionary)
+    texts_of_events = table["text"].combine_chunks()
+    codes = texts_of_events.indices.to_numpy().astype(np.int64)
+    texts = _valid(texts_of_events.dictionary)
     numbers = table["textId"].to_numpy()
     empty = np.flatnonzero(pc.equal(texts, "").to_numpy(zero_copy_only=False))
     registered = np.flatnonzero(np.isin(codes, empty) & (numbers >= 0)) if len(empty) else empty
     if len(registered):
         which, unique = pd.factorize(numbers[registered])
-        known = export.strings(int(number) for number in unique)
+        strings = export.strings(int(number) for number in unique)
         codes[registered] = len(texts) + which
-        more = pa.array([known.get(int(number), "") for number in unique], pa.string())
+        more = pa.array([strings.get(int(number), "") for number in unique], pa.string())
         texts = pa.concat_arrays([texts, more])
     once = texts.dictionary_encode()
     if len(once.dictionary) < len(texts):
@@ -65,7 +65,7 @@ class ModuleNames:
 
     def __init__(self, names_module: NamesModule) -> None:
         self._names_module = lru_cache(_MOST_NAMES)(names_module)
-        self._known: dict[str, int] = {}
+        self._number_by_name: dict[str, int] = {}
         self.names: list[str] = []
 
     def numbers(self, texts: pa.StringArray) -> Int64s:
@@ -73,14 +73,14 @@ class ModuleNames:
         if pc.any(pc.match_substring(texts, " = ")).as_py():
             texts = pc.replace_substring_regex(texts, pattern=_OPERATOR, replacement="")
         once = texts.dictionary_encode()
-        found = [self._number(name) for name in once.dictionary.to_pylist()]
-        numbers: Int64s = np.array(found, np.int64)[once.indices.to_numpy()]
+        number_of = [self._number(name) for name in once.dictionary.to_pylist()]
+        numbers: Int64s = np.array(number_of, np.int64)[once.indices.to_numpy()]
         return numbers
 
     def _number(self, name: str) -> int:
-        number = self._known.get(name, -1)
+        number = self._number_by_name.get(name, -1)
         if number < 0 and self._names_module(name) and len(self.names) < _MOST_NAMES:
-            number = self._known[name] = len(self.names)
+            number = self._number_by_name[name] = len(self.names)
             self.names.append(name)
         return number
 
@@ -155,10 +155,10 @@ class Events:
 
     def columns(self, table: str, bucket: int, owner: str) -> dict[int, Columns]:
         """The columns of a bucket's rows, by the number of the process that they are of."""
-        found = self.buckets.read(table, bucket)
-        if found is None:
+        rows_table = self.buckets.read(table, bucket)
+        if rows_table is None:
             return {}
-        arrays = {name: found[name].to_numpy() for name in found.column_names}
+        arrays = {name: rows_table[name].to_numpy() for name in rows_table.column_names}
         return {
             self.numbers[process]: {name: values[rows] for name, values in arrays.items()}
             for process, rows in groups(arrays[owner] >> PROCESS_SHIFT)

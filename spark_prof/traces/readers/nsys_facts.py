@@ -35,14 +35,14 @@ _UNMATCHED = 0.1  # above this share of launches without work on the GPU, the re
 
 def created_nodes(export: NsysFile) -> dict[str, Int64s]:
     """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone."""
-    wanted = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
+    defaults = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
     table = _node_table(export)
     if not table:
-        return {name: np.empty(0, np.int64) for name in wanted}
-    found = export.integers(table, wanted)
-    itself = found["originalGraphNodeId"] == found["graphNodeId"]
-    found["originalGraphNodeId"] = np.where(itself, 0, found["originalGraphNodeId"])
-    return found
+        return {name: np.empty(0, np.int64) for name in defaults}
+    nodes = export.integers(table, defaults)
+    itself = nodes["originalGraphNodeId"] == nodes["graphNodeId"]
+    nodes["originalGraphNodeId"] = np.where(itself, 0, nodes["originalGraphNodeId"])
+    return nodes
 
 
 def nsys_lacks(path: Path, pid: int) -> tuple[str, ...]:
@@ -104,12 +104,14 @@ _SAYERS = ("TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "META_DATA_CAPTURE")
 def process_facts(export: NsysFile, pid: int, devices: list[int]) -> dict[str, Any]:
     """What is known of a process, with the keys of Meta.facts; `devices` by its CUDA numbers."""
     facts: dict[str, Any] = {"pid": pid}
-    said = _said(export)
-    facts.update({key: said[key] for key in ("host", "nsys", "graph_trace") if key in said})
+    named_values = _named_values(export)
+    facts.update(
+        {key: named_values[key] for key in ("host", "nsys", "graph_trace") if key in named_values}
+    )
     gpu = _gpu(export, pid, devices[0]) if devices else {}
     facts["gpu"] = {"vendor": "NVIDIA"} | gpu
-    if "driver" in said:
-        facts["gpu"]["driver"] = said["driver"]
+    if "driver" in named_values:
+        facts["gpu"]["driver"] = named_values["driver"]
     return facts
 
 
@@ -165,9 +167,9 @@ def missing_kernels(idle: int, launches: int, orphans: int = 0) -> list[str]:
     ]
 
 
-def _said(export: NsysFile) -> Mapping[str, str]:
+def _named_values(export: NsysFile) -> Mapping[str, str]:
     """Values of the tables of names and values, by what they mean."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     marks = ", ".join("?" * len(_MEANINGS))
     for table in _SAYERS:
         if export.has(table, "name", "value"):
@@ -176,8 +178,8 @@ def _said(export: NsysFile) -> Mapping[str, str]:
                 f"WHERE name IN ({marks})"
             )
             for name, value in export.rows(sql, tuple(_MEANINGS)):
-                found.setdefault(_MEANINGS[str(name)], str(value))
-    return found
+                values.setdefault(_MEANINGS[str(name)], str(value))
+    return values
 
 
 def _gpu(export: NsysFile, pid: int, device: int) -> dict[str, Any]:
@@ -189,13 +191,13 @@ def _gpu(export: NsysFile, pid: int, device: int) -> dict[str, Any]:
         number = int(rows["gpuId"][0]) if len(rows["gpuId"]) else device
     if not export.has("TARGET_INFO_GPU", "id", "name"):
         return {}
-    wanted = {"computeMajor": 0, "computeMinor": 0, "smCount": 0, "totalMemory": 0}
-    rows = export.integers("TARGET_INFO_GPU", wanted, "id = ?", (number,))
+    defaults = {"computeMajor": 0, "computeMinor": 0, "smCount": 0, "totalMemory": 0}
+    rows = export.integers("TARGET_INFO_GPU", defaults, "id = ?", (number,))
     sql = f"SELECT substr(CAST(name AS TEXT), 1, {_LONGEST}) FROM TARGET_INFO_GPU WHERE id = ?"
     names = [str(name) for (name,) in export.rows(sql, (number,))]
     if not names:
         return {}
-    major, minor, sms, memory = (int(rows[name][0]) for name in wanted)
+    major, minor, sms, memory = (int(rows[name][0]) for name in defaults)
     return {
         "name": names[0],
         "compute_capability": f"{major}.{minor}" if major else None,

@@ -78,27 +78,27 @@ class NsysFile:
     def integers(
         self,
         table: str,
-        wanted: Mapping[str, int],
+        defaults: Mapping[str, int],
         where: str = "1",
         values: Sequence[object] = (),
     ) -> dict[str, Int64s]:
-        """Reads integer columns; `wanted` has what stands for NULL, and for an absent column."""
+        """Reads integer columns; `defaults` has what stands for NULL, and for an absent column."""
         cursor = self._connection.execute(
-            f"SELECT {self.selected(table, wanted)} FROM {_quoted(table)} WHERE {where}", values
+            f"SELECT {self.selected(table, defaults)} FROM {_quoted(table)} WHERE {where}", values
         )
-        chunks = [np.empty((0, len(wanted)), np.int64)]
+        chunks = [np.empty((0, len(defaults)), np.int64)]
         while rows := cursor.fetchmany(_CHUNK):
             chunks.append(np.array(rows, np.int64))
-        return dict(zip(wanted, np.concatenate(chunks).T, strict=True))
+        return dict(zip(defaults, np.concatenate(chunks).T, strict=True))
 
-    def selected(self, table: str, wanted: Mapping[str, int]) -> str:
+    def selected(self, table: str, defaults: Mapping[str, int]) -> str:
         """SQL for integer columns of a table, with what stands for NULL and for absent ones."""
         present = self.columns(table)
         return ", ".join(
             f"CAST(COALESCE({_quoted(name)}, {default}) AS INTEGER) AS {_quoted(name)}"
             if name in present
             else f"{default} AS {_quoted(name)}"
-            for name, default in wanted.items()
+            for name, default in defaults.items()
         )
 
     def event_text(self) -> tuple[str, str]:
@@ -118,9 +118,9 @@ class NsysFile:
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """The texts of these numbers in the table of strings."""
         numbers = sorted(set(ids))
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         if not self.has("StringIds", "id", "value"):
-            return found
+            return texts
         for first in range(0, len(numbers), _SOME_IDS):
             some = numbers[first : first + _SOME_IDS]
             marks = ",".join("?" * len(some))
@@ -128,15 +128,15 @@ class NsysFile:
                 f"SELECT id, substr(CAST(value AS TEXT), 1, {_LONGEST_NAME}) FROM StringIds "
                 f"WHERE id IN ({marks})"
             )
-            found.update({int(number): str(text) for number, text in self.rows(sql, some)})  # type: ignore[call-overload]
-        return found
+            texts.update({int(number): str(text) for number, text in self.rows(sql, some)})  # type: ignore[call-overload]
+        return texts
 
     def categories(self, ids: Int64s) -> pd.Categorical:
         """The text of each number as a category; empty where there is none."""
         codes, unique = pd.factorize(ids)
         numbers = [int(number) for number in unique]
-        known = self.strings(numbers)
-        return category(codes, [known.get(number, "") for number in numbers])
+        texts = self.strings(numbers)
+        return category(codes, [texts.get(number, "") for number in numbers])
 
 
 @contextmanager

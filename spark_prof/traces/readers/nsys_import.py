@@ -74,7 +74,7 @@ class Pending:
         if self._calls:
             calls = {name: np.append(self._calls[name], calls[name]) for name in calls}
         if (calls["correlation"][1:] < calls["correlation"][:-1]).any():
-            calls = _taken(calls, np.argsort(calls["correlation"], kind="stable"))
+            calls = _rows_of(calls, np.argsort(calls["correlation"], kind="stable"))
         self._calls = calls
 
     def find(self, correlation: Int64s) -> tuple[Flags, dict[str, Any]]:
@@ -85,12 +85,12 @@ class Pending:
             return nothing.astype(bool), dict.fromkeys(calls, nothing)
         place = np.searchsorted(calls["correlation"], correlation)
         place = np.minimum(place, len(calls["start"]) - 1)
-        found: Flags = (calls["correlation"][place] == correlation) & (correlation >= 0)
+        has_launch: Flags = (calls["correlation"][place] == correlation) & (correlation >= 0)
         hit = np.zeros(len(calls["start"]), bool)
-        hit[place[found]] = True
+        hit[place[has_launch]] = True
         self.worked += int((hit & calls["launches"] & ~calls["used"]).sum())
         calls["used"] |= hit
-        return found, _taken(calls, place)
+        return has_launch, _rows_of(calls, place)
 
     def forget(self, before: int, now: int) -> None:
         """Drops calls that nothing more can belong to.
@@ -101,11 +101,11 @@ class Pending:
         """
         calls = self._calls
         waits = ~calls["used"] | (calls["graph"] & (calls["start"] > now - _QUEUE_NS))
-        kept = (calls["start"] >= before) | (calls["launches"] & waits)
-        self._calls = _taken(calls, np.flatnonzero(kept))
+        pending = (calls["start"] >= before) | (calls["launches"] & waits)
+        self._calls = _rows_of(calls, np.flatnonzero(pending))
 
 
-def _taken(columns: Mapping[str, Any], rows: Int64s) -> dict[str, Any]:
+def _rows_of(columns: Mapping[str, Any], rows: Int64s) -> dict[str, Any]:
     return {name: values[rows] for name, values in columns.items()}
 
 
@@ -133,8 +133,8 @@ class _Rank:
         if not (ranges or calls or work or overhead):
             return None
         gpu = self._gpu(work)
-        found, launched = self.pending.find(gpu["correlation"].to_numpy())
-        self.orphans += len(found) - int(found.sum())
+        has_launch, launched = self.pending.find(gpu["correlation"].to_numpy())
+        self.orphans += len(has_launch) - int(has_launch.sum())
         if bucket + 1 < len(self._events.buckets):
             self.pending.forget(begin, self._events.begin(bucket + 1))
         trace = Trace(
@@ -146,9 +146,9 @@ class _Rank:
         return Window(
             process=self._number,
             trace=trace,
-            launch_ns=np.where(found, self._clock.to_epoch(launched["start"]), -1),
-            thread=np.where(found, launched["thread"], -1),
-            scope=np.where(found, launched["scope"], NO_SCOPE),
+            launch_ns=np.where(has_launch, self._clock.to_epoch(launched["start"]), -1),
+            thread=np.where(has_launch, launched["thread"], -1),
+            scope=np.where(has_launch, launched["scope"], NO_SCOPE),
             calls=called,
         )
 
@@ -166,7 +166,7 @@ class _Rank:
             ("start", "end", "globalTid", "correlationId", "nameId"), none
         )
         if len(rows["start"]) and (np.diff(rows["start"]) < 0).any():
-            rows = _taken(rows, np.argsort(rows["start"], kind="stable"))
+            rows = _rows_of(rows, np.argsort(rows["start"], kind="stable"))
         name = self._events.export.categories(rows["nameId"])
         thread = rows["globalTid"] & ID_MASK
         texts = name.categories.astype(str).str.lower()
@@ -265,9 +265,9 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
         processes = _processes(events, owners, clock)
         lost = lacks(export, scan, dated is not None)
         if idle := sorted(owner & ID_MASK for owner in scan.callers - set(owners)):
-            told = ", ".join(map(str, idle[:8])) + (", ..." if len(idle) > 8 else "")
+            pids = ", ".join(map(str, idle[:8])) + (", ..." if len(idle) > 8 else "")
             lost.append(
-                f"processes that called CUDA but ran nothing on a GPU were left out: {told}"
+                f"processes that called CUDA but ran nothing on a GPU were left out: {pids}"
             )
         rest = _windows(stack.pop_all(), events, processes, clock, lost)
     return Foreign("nsys", processes, rest, lost)
@@ -286,15 +286,15 @@ def _windows(
             costs = [events.columns(table, bucket, "globalTid") for table in OVERHEADS]
             events.buckets.remove(bucket)
             for number, rank in enumerate(ranks):
-                found = rank.window(
+                window = rank.window(
                     bucket,
                     ranges.get(number),
                     calls.get(number),
                     {table: rows[number] for table, rows in work.items() if number in rows},
                     next((rows[number] for rows in costs if number in rows), None),
                 )
-                if found is not None:
-                    yield found
+                if window is not None:
+                    yield window
     launches = sum(rank.pending.launches for rank in ranks)
     idle = launches - sum(rank.pending.worked for rank in ranks)
     orphans = sum(rank.orphans for rank in ranks)
@@ -304,27 +304,27 @@ def _windows(
 
 
 def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]:
-    found = []
+    processes = []
     nodes = created_nodes(events.export)
     rows = dict(groups(nodes["globalTid"] >> PROCESS_SHIFT))
     for number, owner in enumerate(owners):
         devices = sorted(events.scan.devices.get(owner, ()))
         process = Process(None, process_facts(events.export, owner & ID_MASK, devices))
         if owner in rows:
-            own = _taken(nodes, rows[owner])
-            process = replace(process, nodes=_nodes(events, number, process, own, clock))
-        found.append(process)
-    return found
+            node_rows = _rows_of(nodes, rows[owner])
+            process = replace(process, nodes=_nodes(events, number, process, node_rows, clock))
+        processes.append(process)
+    return processes
 
 
 def _nodes(
     events: Events, number: int, process: Process, rows: dict[str, Int64s], clock: Clock
 ) -> pd.DataFrame:
     """The nodes of a process, each with what was open when its original was created."""
-    kept = last_of_each(rows["graphNodeId"], rows["originalGraphNodeId"])
-    node = rows["graphNodeId"][kept]
-    root = roots(node, rows["originalGraphNodeId"][kept])
-    created, thread = rows["start"][kept][root], (rows["globalTid"][kept] & ID_MASK)[root]
+    latest = last_of_each(rows["graphNodeId"], rows["originalGraphNodeId"])
+    node = rows["graphNodeId"][latest]
+    root = roots(node, rows["originalGraphNodeId"][latest])
+    created, thread = rows["start"][latest][root], (rows["globalTid"][latest] & ID_MASK)[root]
     scope = np.full(len(node), NO_SCOPE, np.int64)
     bucket = events.buckets.of(created)
     walk = ScopeWalk(process.scopes, events.names.names)

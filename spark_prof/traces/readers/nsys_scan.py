@@ -86,12 +86,12 @@ class Buckets:
 
     def read(self, table: str, bucket: int) -> pa.Table | None:
         """The rows of a table in a bucket, in the order of their chunks; None if there is none."""
-        found = []
+        tables = []
         for path in sorted(self._folder.glob(f"{table}-{bucket}-*")):
             with pa.OSFile(str(path), "rb") as file:
                 while file.tell() < file.size():
-                    found.append(pa.ipc.open_stream(file).read_all())
-        return pa.concat_tables(found).unify_dictionaries() if found else None
+                    tables.append(pa.ipc.open_stream(file).read_all())
+        return pa.concat_tables(tables).unify_dictionaries() if tables else None
 
     def remove(self, bucket: int) -> None:
         """Forgets the rows of a bucket."""
@@ -134,16 +134,16 @@ class Chunk:
     sql: str
 
 
-def chunks(export: NsysFile, table: str, wanted: Mapping[str, int]) -> list[Chunk]:
+def chunks(export: NsysFile, table: str, defaults: Mapping[str, int]) -> list[Chunk]:
     """Cuts a table into chunks that can be read apart from each other.
 
     Args:
-        wanted: each integer column with what stands for NULL and where it is absent; the column
+        defaults: each integer column with what stands for NULL and where it is absent; the column
             `text`, if it is among them, is read as text.
     """
     first, last = _row_numbers(export, table)
-    columns = export.selected(table, {name: wanted[name] for name in wanted if name != TEXT})
-    if TEXT in wanted:
+    columns = export.selected(table, {name: defaults[name] for name in defaults if name != TEXT})
+    if TEXT in defaults:
         text = TEXT if TEXT in export.columns(table) else "NULL"
         columns += f", substr(CAST(COALESCE({text}, '') AS TEXT), 1, {_LONGEST_TEXT}) AS {TEXT}"
     count = max(1, -(-(last - first + 1) // _CHUNK_ROWS))
@@ -163,13 +163,13 @@ def some_starts(export: NsysFile, table: str) -> list[int]:
     """The starts of some of the table's rows, from all over it."""
     first, last = _row_numbers(export, table)
     step = max(1, (last - first + 1) // _SAMPLES)
-    found = []
+    starts = []
     sql = (
         f"SELECT CAST(start AS INTEGER) FROM {table} WHERE rowid >= ? AND start IS NOT NULL LIMIT 1"
     )
     for number in range(first, last + 1, step):
-        found += [start for (start,) in export.rows(sql, (number,)) if isinstance(start, int)]
-    return found
+        starts += [start for (start,) in export.rows(sql, (number,)) if isinstance(start, int)]
+    return starts
 
 
 def batches(path: Path, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -276,10 +276,10 @@ def scan_export(export: NsysFile, folder: Path, bucket_rows: int) -> tuple[Scan,
     )
 
     def read(number: int) -> Scan:
-        found = Scan()
+        scan_of_chunk = Scan()
         for batch in batches(export.path, work[number]):
-            _keep(batch, work[number].table, number, found, buckets)
-        return found
+            _keep(batch, work[number].table, number, scan_of_chunk, buckets)
+        return scan_of_chunk
 
     with ThreadPoolExecutor(_READERS) as pool:
         return reduce(Scan.join, pool.map(read, range(len(work))), Scan()), buckets
@@ -294,49 +294,49 @@ def _samples(export: NsysFile, work: list[Chunk]) -> Int64s:
     rows: dict[str, int] = {}
     for chunk in work:
         rows[chunk.table] = rows.get(chunk.table, 0) + chunk.rows
-    found = []
+    samples = []
     for table, count in rows.items():
         starts = np.array(some_starts(export, table), np.int64)
         share = max(1, 4096 * count // (sum(rows.values()) * max(1, len(starts))))
-        found.append(np.repeat(starts, share))
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+        samples.append(np.repeat(starts, share))
+    return np.concatenate(samples) if samples else np.empty(0, np.int64)
 
 
-def _keep(batch: pa.RecordBatch, table: str, chunk: int, found: Scan, buckets: Buckets) -> None:
+def _keep(batch: pa.RecordBatch, table: str, chunk: int, scan: Scan, buckets: Buckets) -> None:
     """Puts a batch's events into their buckets, and notes what is said about the whole."""
     if table == NVTX:
-        batch = _set_aside(batch, found)
+        batch = _set_aside(batch, scan)
     start, end = (batch[name].to_numpy() for name in ("start", "end"))
     possible = (start > -LATEST_NS) & (start < LATEST_NS) & (end >= start)
     possible &= (end < LATEST_NS) | (end == OPEN)
     if not possible.all():
         lost = len(start) - int(possible.sum())
-        found.impossible[table] = found.impossible.get(table, 0) + lost
+        scan.impossible[table] = scan.impossible.get(table, 0) + lost
         batch, end = batch.filter(pa.array(possible)), end[possible]
     if not batch.num_rows:
         return
-    found.rows[table] = found.rows.get(table, 0) + batch.num_rows
+    scan.rows[table] = scan.rows.get(table, 0) + batch.num_rows
     ended = end[end != OPEN] if table == NVTX else end
-    found.endless += len(end) - len(ended)
+    scan.endless += len(end) - len(ended)
     if len(ended):
-        found.last_ns = max(found.last_ns, int(ended.max()))
+        scan.last_ns = max(scan.last_ns, int(ended.max()))
     if table in _WORK:
         pairs = pa.table({name: batch[name] for name in ("globalPid", "deviceId")})
         for row in pairs.group_by(["globalPid", "deviceId"]).aggregate([]).to_pylist():
             process = row["globalPid"] >> PROCESS_SHIFT
-            found.devices.setdefault(process, set()).add(row["deviceId"])
+            scan.devices.setdefault(process, set()).add(row["deviceId"])
     elif table == RUNTIME:
         owner = pc.unique(pc.shift_right(batch["globalTid"], PROCESS_SHIFT))
-        found.callers |= set(owner.to_pylist())
+        scan.callers |= set(owner.to_pylist())
     buckets.add(table, chunk, batch, _ROUNDING_NS if table in _WORK else 0)
 
 
-def _set_aside(batch: pa.RecordBatch, found: Scan) -> pa.RecordBatch:
+def _set_aside(batch: pa.RecordBatch, scan: Scan) -> pa.RecordBatch:
     """Takes out the rows that name domains and what is no range; a mark ends where it begins."""
     event = batch["eventType"].to_numpy()
-    known = np.isin(event, (MARK, _DOMAIN, *RANGES))
-    if not known.all():
-        batch, event = batch.filter(pa.array(known)), event[known]
+    usable = np.isin(event, (MARK, _DOMAIN, *RANGES))
+    if not usable.all():
+        batch, event = batch.filter(pa.array(usable)), event[usable]
     if (event == _DOMAIN).any():
         named = batch.filter(pa.array(event == _DOMAIN))
         for owner, domain, text, number in zip(
@@ -344,16 +344,16 @@ def _set_aside(batch: pa.RecordBatch, found: Scan) -> pa.RecordBatch:
             decoded(named[TEXT]), named["textId"].to_pylist(), strict=True,
         ):  # fmt: skip
             key = (owner >> PROCESS_SHIFT, domain)
-            found.domains.setdefault(key, text)
+            scan.domains.setdefault(key, text)
             if not text:
-                found.domain_ids.setdefault(key, number)
+                scan.domain_ids.setdefault(key, number)
         batch = batch.filter(pa.array(event != _DOMAIN))
         event = event[event != _DOMAIN]
     if (event == MARK).any():
         marks = event == MARK
         ends = np.where(marks, batch["start"].to_numpy(), batch["end"].to_numpy())
         batch = batch.set_column(batch.schema.get_field_index("end"), "end", pa.array(ends))
-        found.marks += int(marks.sum())
+        scan.marks += int(marks.sum())
     return batch
 
 

@@ -207,7 +207,7 @@ _MOST_SUMS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Report:
+class StatsReport:
     """A report of nsys stats that can be read."""
 
     name: str
@@ -228,8 +228,8 @@ def nsys_stats_csv(path: Path) -> Foreign:
 def report_of(head: Sequence[str]) -> str | None:
     """The name of the report whose table has that head, None for any other table."""
     names = set(units_of(head))
-    found = (r.name for r in REPORTS if r.columns <= names and not r.absent & names)
-    return next(found, None)
+    reports = (r.name for r in REPORTS if r.columns <= names and not r.absent & names)
+    return next(reports, None)
 
 
 def _kernel_sums(table: PrintedTable) -> Foreign:
@@ -256,14 +256,14 @@ def _kernel_sums(table: PrintedTable) -> Foreign:
 
 
 REPORTS = (
-    Report(
+    StatsReport(
         "cuda_gpu_kern_sum",
         frozenset({"Total Time", "Instances", "Name"}),
         frozenset({"Source", "Range", "NVTX Range"}),
         "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name",
         _kernel_sums,
     ),
-    Report(
+    StatsReport(
         "cuda_gpu_trace",
         frozenset({"Start", "Duration", "CorrId", "GrdX", "Device", "Strm", "Name"}),
         frozenset(),
@@ -271,7 +271,7 @@ REPORTS = (
         "DymSMem (MB),Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name",
         gpu_trace,
     ),
-    Report(
+    StatsReport(
         "cuda_kern_exec_trace",
         frozenset({"API Start", "API Dur", "Kernel Start", "Kernel Dur", "PID", "TID"}),
         frozenset(),

@@ -35,7 +35,7 @@ _NANOSECONDS = {name: factor for names, factor in _UNITS_NS.items() for name in 
 
 _UNIT = re.compile(r"(?P<name>[^()]+?) ?\((?P<unit>[^()]{1,16})\)")
 
-Wanted = Callable[[Sequence[str]], bool]
+IsHead = Callable[[Sequence[str]], bool]
 """Says whether the cells of a line are the head of the table."""
 
 
@@ -46,10 +46,10 @@ class PrintedTable:
         passed_over: lines inside the table that were none of its rows; known after reading.
     """
 
-    def __init__(self, path: Path, wanted: Wanted, what: str) -> None:
+    def __init__(self, path: Path, is_head: IsHead, what: str) -> None:
         self.path = path
         self.passed_over = 0
-        self._wanted = wanted
+        self._is_head = is_head
         self.head: list[str] = next(self._lines(), [])
         if not self.head:
             raise CommandError(f"{path} holds no table that can be read; give {what}")
@@ -69,8 +69,8 @@ class PrintedTable:
 
     def bad(self, row: Sequence[str], what: str) -> CommandError:
         """The error for a row that cannot be right."""
-        shown = ",".join(row)
-        return CommandError(f"{self.path} has a row with {what} ({shown!r:.100}); write it again")
+        text = ",".join(row)
+        return CommandError(f"{self.path} has a row with {what} ({text!r:.100}); write it again")
 
     def lost(self) -> list[str]:
         """What to say about lines that were passed over; after reading."""
@@ -85,7 +85,7 @@ class PrintedTable:
                 lines = _text_lines(blocks, self.path)
                 for line in islice(lines, _SEARCHED_LINES):
                     head = head_of(line)
-                    if self._wanted(head):
+                    if self._is_head(head):
                         yield head
                         yield from csv.reader(lines)
                         return
@@ -107,12 +107,12 @@ def head_of(line: str) -> list[str]:
 
 def units_of(head: Sequence[str]) -> dict[str, tuple[str, str]]:
     """For each column's name without its unit the whole name and the unit, "" for none."""
-    found: dict[str, tuple[str, str]] = {}
+    units: dict[str, tuple[str, str]] = {}
     for column in head:
         match = _UNIT.fullmatch(column)
         name, unit = (match["name"], match["unit"]) if match else (column, "")
-        found.setdefault(name, (column, unit))
-    return found
+        units.setdefault(name, (column, unit))
+    return units
 
 
 def number(text: str) -> Decimal | None:

@@ -79,19 +79,23 @@ def _scope_of(path: Sequence[str], scopes: Scopes, names_module: NamesModule) ->
     return scope
 
 
-def _gpu_facts(devices: Mapping[str, Any], ran: set[int]) -> dict[str, Any]:
+def _gpu_facts(devices: Mapping[str, Any], used_devices: set[int]) -> dict[str, Any]:
     """The facts of the GPU that ran kernels, from the last element of a tree.
 
     Of GPUs of several kinds that did only the vendor is one.
     """
     for kind, vendor in _VENDORS.items():
-        found = devices.get(kind)
-        if not isinstance(found, dict) or not found:
+        gpus = devices.get(kind)
+        if not isinstance(gpus, dict) or not gpus:
             continue
         gpu: dict[str, Any] = {"vendor": vendor}
-        used = [told for number, told in found.items() if number in set(map(str, ran))]
-        first = used[0] if used else found[min(found)]
-        if any(told != first for told in used):
+        used = [
+            properties
+            for number, properties in gpus.items()
+            if number in set(map(str, used_devices))
+        ]
+        first = used[0] if used else gpus[min(gpus)]
+        if any(properties != first for properties in used):
             return {"gpu": gpu}
         arch = str(first.get("arch", "")) if isinstance(first, dict) else ""
         if vendor == "NVIDIA" and arch.isdecimal() and 2 <= len(arch) <= 3:
@@ -129,7 +133,7 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
     root, devices = _decoded(path)
     facts: dict[str, Any] = {"summed": True, "tool": "proton"}
     process = Process(rank_named(path.name), facts)
-    sums, own = _sums(root, process.scopes, names_module)
+    sums, profiler_sums = _sums(root, process.scopes, names_module)
     facts |= _gpu_facts(devices, {row.device for row in sums})
     if not sums:
         raise CommandError(
@@ -139,7 +143,9 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
     lost = [
         "a tree of sums: the order of the kernels, the gaps between them, steps and launches are "
         "unknown; each instance of a kernel is given its mean time",
-        *_without_own(sum(row.instances for row in own), sum(row.total_ns for row in own)),
+        *_without_own(
+            sum(row.instances for row in profiler_sums), sum(row.total_ns for row in profiler_sums)
+        ),
     ]
     if process.facts.get("gpu", {}).get("vendor") == "AMD":
         lost.append("AMD GPU: kernels are labelled by name only, no tensor-core evidence")
@@ -162,7 +168,7 @@ def _sums(
 ) -> tuple[list[KernelSum], list[KernelSum]]:
     """The program's kernels in the order of the tree, and Proton's own."""
     sums: list[KernelSum] = []
-    own: list[KernelSum] = []
+    profiler_sums: list[KernelSum] = []
     pending: list[tuple[Node, tuple[str, ...]]] = [(root, ())]
     while pending:
         node, path = pending.pop()
@@ -176,11 +182,11 @@ def _sums(
         device = str(metrics.get("device_id", metrics.get("deviceid", "0")))
         number = int(device) if device in _DEVICES else 0
         if _is_own(inside):
-            own.append(KernelSum(name, count, time))
+            profiler_sums.append(KernelSum(name, count, time))
             continue
         scope = _scope_of(path, scopes, names_module)
         sums.append(KernelSum(name, count, time, number, scope=scope))
-    return sums, own
+    return sums, profiler_sums
 
 
 _LATEST_NS = 1 << 62
@@ -190,7 +196,7 @@ _DEVICE = re.compile(r"\b(?:GPU|Device) (\d{1,4})\b")
 _NO_LAUNCH = (-1, -1)
 
 
-class Event(msgspec.Struct, gc=False):
+class ProtonEvent(msgspec.Struct, gc=False):
     """An event of the trace; `args` is decoded once for all events that have the same."""
 
     ph: str = ""
@@ -228,7 +234,7 @@ class Arguments(msgspec.Struct):
 class Document(msgspec.Struct):
     """A trace, or a stream's part of one."""
 
-    traceEvents: list[Event]  # noqa: N815 - the format's name
+    traceEvents: list[ProtonEvent]  # noqa: N815 - the format's name
 
 
 class _Paths:
@@ -238,11 +244,11 @@ class _Paths:
         self._scopes, self._names_module = scopes, names_module
         self._of = cache(self._decoded)
 
-    def of(self, event: Event) -> tuple[tuple[str, ...], int]:
+    def of(self, event: ProtonEvent) -> tuple[tuple[str, ...], int]:
         """The names around and with the event, and the scope of those around it."""
         return self._of(bytes(event.args))
 
-    def own_scope(self, event: Event) -> int:
+    def own_scope(self, event: ProtonEvent) -> int:
         """The scope that a range is, NO_SCOPE where it names no module."""
         (*_, name), around = self.of(event)
         return self._scopes.child(around, name) if self._names_module(name) else NO_SCOPE
@@ -272,27 +278,27 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
         )
     process = Process(rank_named(path.name), {"tool": "proton"})
     paths = _Paths(process.scopes, names_module)
-    own = [e.end_ns - e.start_ns for e in kernels if _is_own((*paths.of(e)[0], e.name))]
+    profiler_ns = [e.end_ns - e.start_ns for e in kernels if _is_own((*paths.of(e)[0], e.name))]
     kernels = [e for e in kernels if not _is_own((*paths.of(e)[0], e.name))]
     kernels.sort(key=lambda event: event.start_ns)
     lost = [
         "grids, registers and copies' sizes are no part of the format",
-        *_without_own(len(own), sum(own)),
+        *_without_own(len(profiler_ns), sum(profiler_ns)),
     ]
     broken = [e for e in events if e.ph == "X" and not _in_time(e)]
     unreadable = sum(e.cat == "kernel" for e in broken)
-    if others := len(broken) - unreadable:
-        lost.append(f"{others} events have no usable time and were left out")
+    if unusable := len(broken) - unreadable:
+        lost.append(f"{unusable} events have no usable time and were left out")
     launched = _launches(events, kernels)
     if unknown := launched.count(_NO_LAUNCH):
         lost.append(f"{unknown} kernels do not tell when they were launched")
     ranges = [e for e in timed if e.cat in ("scope", "metric") and paths.of(e)[0]]
-    found = _window(events, kernels, ranges, launched, paths)
-    found = replace(found, trace=replace(found.trace, unreadable=unreadable))
-    return Foreign(FORMAT, [process], iter([found]), lost)
+    window = _window(events, kernels, ranges, launched, paths)
+    window = replace(window, trace=replace(window.trace, unreadable=unreadable))
+    return Foreign(FORMAT, [process], iter([window]), lost)
 
 
-def _events(path: Path) -> list[Event]:
+def _events(path: Path) -> list[ProtonEvent]:
     """The events of all documents of the file."""
     data = read_whole(path, _MOST_BYTES, _FEWER)
     decoder = msgspec.json.Decoder(Document)
@@ -303,11 +309,13 @@ def _events(path: Path) -> list[Event]:
         return [event for document in documents for event in document.traceEvents]
 
 
-def _in_time(event: Event) -> bool:
+def _in_time(event: ProtonEvent) -> bool:
     return abs(event.ts) < _LATEST_NS / 1000 and 0 <= event.dur < _LATEST_NS / 1000
 
 
-def _launches(events: Sequence[Event], kernels: Sequence[Event]) -> list[tuple[int, int]]:
+def _launches(
+    events: Sequence[ProtonEvent], kernels: Sequence[ProtonEvent]
+) -> list[tuple[int, int]]:
     """When and by which thread each kernel was launched, from the arrows."""
     begins = {e.id: (e.start_ns, e.track) for e in events if e.ph == "s" and _in_time(e)}
     arrows = {(e.tid, e.start_ns): e.id for e in events if e.ph == "f" and _in_time(e)}
@@ -316,9 +324,9 @@ def _launches(events: Sequence[Event], kernels: Sequence[Event]) -> list[tuple[i
 
 
 def _window(
-    events: Sequence[Event],
-    kernels: list[Event],
-    ranges: list[Event],
+    events: Sequence[ProtonEvent],
+    kernels: list[ProtonEvent],
+    ranges: list[ProtonEvent],
     launched: list[tuple[int, int]],
     paths: _Paths,
 ) -> Window:
@@ -347,16 +355,16 @@ def _window(
     )
 
 
-def _places(events: Sequence[Event]) -> dict[int | str, tuple[int, int]]:
+def _places(events: Sequence[ProtonEvent]) -> dict[int | str, tuple[int, int]]:
     """Device and stream of the tracks that have a name, such as "GPU Stream 7"."""
-    found: dict[int | str, tuple[int, int]] = {}
+    places: dict[int | str, tuple[int, int]] = {}
     for event in events:
         if event.ph == "M" and event.name == "thread_name":
             name = msgspec.json.decode(event.args, type=Arguments).name
             stream, device = _STREAM.search(name), _DEVICE.search(name)
             if stream:
-                found[event.tid] = (int(device[1]) if device else 0, int(stream[1]))
-    return found
+                places[event.tid] = (int(device[1]) if device else 0, int(stream[1]))
+    return places
 
 
 def _column(values: Iterator[int]) -> Int64s:

@@ -49,13 +49,18 @@ class UnknownWatch:
         self._kinds: dict[tuple[str, str], UnknownLine] = {}
         self._records: dict[str, _Record] = {}
 
-    def add(self, line: LogLine, *, known: bool) -> None:
+    def add(self, line: LogLine, *, is_explained: bool) -> None:
         """A line, in the order of the log.
 
         Args:
-            known: whether a rule knows it, or something else tells of it.
+            is_explained: whether a rule knows it, or something else tells of it.
         """
-        if self._goes_on(line) or known or line.level not in _COUNTED or not line.body.strip():
+        if (
+            self._goes_on(line)
+            or is_explained
+            or line.level not in _COUNTED
+            or not line.body.strip()
+        ):
             return
         self.count += 1
         place = _PLACE.match(line.text)

@@ -44,7 +44,7 @@ class _Summary(msgspec.Struct):
 def vllm_forward(path: Path) -> Foreign:
     """Reads the sums of one case on one rank, plain or compressed."""
     try:
-        found = msgspec.json.decode(read_whole(path, _MOST_BYTES), type=_Summary)
+        summary = msgspec.json.decode(read_whole(path, _MOST_BYTES), type=_Summary)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(
             f"{path} is not complete, as vllm bench forward writes it ({error})"
@@ -56,20 +56,21 @@ def vllm_forward(path: Path) -> Foreign:
             round(row.us * 1000),
             kind=_COPIES.get(row.name.split(" ", 1)[0], "kernel"),
         )
-        for row in found.kernels
+        for row in summary.kernels
         if row.calls
     ]
     if not sums:
         raise CommandError(f"{path} lists no kernel; run vllm bench forward --profile-dir again")
     lost = [
-        f"sums of one forward pass, the mean of {found.replays} replays of its CUDA graph: it took "
-        f"{found.span_us:,.2f} us from its first kernel to its last, {found.busy_us:,.2f} us of "
-        "kernels and copies; their order, gaps and layers are unknown",
+        f"sums of one forward pass, the mean of {summary.replays} replays of its CUDA graph: it "
+        f"took {summary.span_us:,.2f} us from its first kernel to its last, "
+        f"{summary.busy_us:,.2f} us of kernels and copies; "
+        "their order, gaps and layers are unknown",
         "kernels whose names differ in template arguments only are one row, with the first's name",
     ]
-    if rest := sum(row.calls == 0 for row in found.kernels):
+    if rest := sum(row.calls == 0 for row in summary.kernels):
         lost.append(f"{rest} kernels did not run in every forward pass and are left out")
-    if any(len(row.example) >= _LONGEST_NAME for row in found.kernels):
+    if any(len(row.example) >= _LONGEST_NAME for row in summary.kernels):
         lost.append(f"names are cut off after {_LONGEST_NAME} letters")
     facts = {"summed": True, "tool": "vllm bench forward", "execution": "CUDA graphs"}
     return Foreign(FORMAT, [Process(rank_named(path.name), facts)], end_to_end(0, sums, path), lost)

@@ -10,8 +10,8 @@ import torch
 
 from spark_prof.kernels.bench.race import (
     Call,
+    RaceSetting,
     Repeated,
-    Setting,
     clones,
     largest_relative_l2,
     plan,
@@ -92,7 +92,7 @@ class Work:
         return largest_relative_l2(outputs, 2 * self.source)
 
     def race(self, **calls: Call) -> dict[str, Result]:
-        setting = Setting(CALLS, self.write, self.error, 1e-3, self.device)
+        setting = RaceSetting(CALLS, self.write, self.error, 1e-3, self.device)
         results = race(calls, setting, seconds=0, fewest=3)
         assert [result.contestant for result in results] == list(calls)
         return {result.contestant: result for result in results}
@@ -168,7 +168,7 @@ def test_who_becomes_wrong_while_it_is_timed_has_no_time(device: str) -> None:
 def test_who_cannot_take_part_stays_in_the_results(device: str) -> None:
     work = Work(device)
     absent = Result("absent", None, None, "not installed")
-    setting = Setting(CALLS, work.write, work.error, 1e-3, work.device)
+    setting = RaceSetting(CALLS, work.write, work.error, 1e-3, work.device)
     assert race({"absent": absent}, setting, seconds=0, fewest=2) == (absent,)
 
 

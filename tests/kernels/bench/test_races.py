@@ -17,7 +17,7 @@ from spark_prof.kernels.bench.results import (
     LeftOut,
     Report,
     Result,
-    Spread,
+    TimeSpread,
     cell_line,
     machine_of,
 )
@@ -201,7 +201,7 @@ def test_what_a_recording_ran_stands_beside_and_is_no_contestant(device: str) ->
         formats=["nvfp4"],
         seconds_each=0.0,
         work=[(SHAPE, "nvfp4"), (SHAPE, "bf16"), (QWEN, "mxfp4")],
-        ran={((SHAPE, "nvfp4"), 1): ran},
+        recorded={((SHAPE, "nvfp4"), 1): ran},
     )
     one, two = run(request, torch.device(device))
     assert isinstance(one, Cell)
@@ -237,7 +237,7 @@ def test_a_search_begins_when_everything_was_timed_once(monkeypatch: pytest.Monk
     def race_dense(shape: DenseShape, form: str, request: Request, device: object, stop: object):  # type: ignore[no-untyped-def]
         calls.append((shape.rows, stop is not None))
         for count in request.tokens:
-            us = Spread(10.0 + (stop is None), 9.0, 12.0, 5)
+            us = TimeSpread(10.0 + (stop is None), 9.0, 12.0, 5)
             work = Work("dense", form, shape.rows, shape.columns, count)
             results = (Result(OURS, us, 0.0),)
             yield Cell("dense", work, shape.label, 10, 10, shape.is_lm_head, results)
@@ -278,7 +278,7 @@ def test_a_search_never_ends_with_what_was_slower(
     def race(entered: dict[str, object], *_: object) -> tuple[Result, ...]:
         of = dict(zip(entered, (ours, before), strict=True))
         return tuple(
-            Result(name, us and Spread(us, us, us, 5), 0.0, "" if us else "wrong")
+            Result(name, us and TimeSpread(us, us, us, 5), 0.0, "" if us else "wrong")
             for name, us in of.items()
         )
 

@@ -15,7 +15,7 @@ from spark_prof.kernels.bench.results import (
     LeftOut,
     Report,
     Result,
-    Spread,
+    TimeSpread,
     keep,
     machine_of,
     run_of,
@@ -31,7 +31,9 @@ def cell(tokens: int, **times: float | None) -> Cell:
     """A piece of work and what everybody took for it in microseconds, None for who failed."""
     names = {"ours": OURS, "marlin": MARLIN, "cublas": CUBLAS}
     results = [
-        Result(names[name], us and Spread(us, 0.9 * us, 1.1 * us, 20), 0.5, "" if us else "wrong")
+        Result(
+            names[name], us and TimeSpread(us, 0.9 * us, 1.1 * us, 20), 0.5, "" if us else "wrong"
+        )
         for name, us in times.items()
     ]
     work = Work("dense", "nvfp4", 4096, 13020, tokens)
@@ -40,7 +42,9 @@ def cell(tokens: int, **times: float | None) -> Cell:
 
 @pytest.fixture
 def report() -> Report:
-    read, copy, launch = (Spread(each, 0.9 * each, 1.1 * each, 20) for each in (3e12, 2e12, 1.0))
+    read, copy, launch = (
+        TimeSpread(each, 0.9 * each, 1.1 * each, 20) for each in (3e12, 2e12, 1.0)
+    )
     ceilings = Ceilings(read, copy, launch, "torch.sum", "Tensor.copy_", "empty kernels")
     found = Report(machine_of(torch.device("cpu")), ceilings)
     found.add(cell(1, ours=12.0, marlin=20.0, cublas=15.0))

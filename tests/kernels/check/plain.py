@@ -27,7 +27,7 @@ def said(case: AnyCase, builder: Builder, device: str = "cpu", own: bool = False
     """What the gate says of a kernel in one case; nothing if it is right."""
     slot = "o" if isinstance(case, DenseCase) else "moe" if isinstance(case, MoeCase) else "router"
     slot = "layer" if isinstance(case, NormedCase) else slot
-    candidate = Candidate("k", slot, builder, own=own)
+    candidate = Candidate("k", slot, builder, is_custom=own)
     return attempt(partial(run_case, case, candidate, device), own)[1].detail
 
 

@@ -29,8 +29,8 @@ def work(device: torch.device) -> Replay:
         return got[number].weights
 
     def problem() -> str:
-        found = torch.cat([got[number].experts for number in range(CALLS)])
-        return "" if torch.equal(found, chosen.to(found.dtype)) else "wrong experts"
+        experts = torch.cat([got[number].experts for number in range(CALLS)])
+        return "" if torch.equal(experts, chosen.to(experts.dtype)) else "wrong experts"
 
     return Replay(
         calls=CALLS,

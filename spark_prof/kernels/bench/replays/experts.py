@@ -30,7 +30,7 @@ def work(device: torch.device) -> Replay:
     layer = random_experts(SHAPE, device)
     inputs = expert_inputs(SHAPE, bytes_of_expert(layer), TOKENS, device)
     copies = [packed(layer) for _ in range(inputs.copies)]
-    x, logits = inputs.given
+    x, logits = inputs.buffers
 
     def call(number: int) -> torch.Tensor:
         experts = copies[number % inputs.copies]
