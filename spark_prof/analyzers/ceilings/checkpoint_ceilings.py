@@ -61,18 +61,18 @@ CHANGES: tuple[Change, ...] = (
 def changed(model: WeightsOfModel, change: Change) -> WeightsOfModel | None:
     """The model with that change, None where it changes nothing."""
 
-    def converted(found: Weights) -> Weights:
-        size = found.parameters * BYTES[change.format]
+    def converted(group: Weights) -> Weights:
+        size = group.parameters * BYTES[change.format]
         if (
-            found.role != "decoder"
-            or not found.matrix
-            or found.component not in change.components
-            or found.format == change.format
+            group.role != "decoder"
+            or not group.matrix
+            or group.component not in change.components
+            or group.format == change.format
             # A format that is as narrow stays: MXFP4 is not made of NVFP4 to save 6 %.
-            or (not change.widens and size > 0.9 * found.bytes)
+            or (not change.widens and size > 0.9 * group.bytes)
         ):
-            return found
-        return replace(found, format=change.format, bytes=size)
+            return group
+        return replace(group, format=change.format, bytes=size)
 
     weights = tuple(map(converted, model.weights))
     return replace(model, weights=weights) if weights != model.weights else None
@@ -87,35 +87,40 @@ def ceilings_of(
     checkpoint: Checkpoint, question: Question | None = None, gpus: Sequence[Gpu] = GPUS
 ) -> Ceilings:
     """The ceilings of a checkpoint, by default for one sequence and the weights alone."""
-    asked = question or Question()
+    question = question or Question()
     scheme = checkpoint.quantization.get("kv_cache_scheme")
     bits = scheme.get("num_bits") if isinstance(scheme, dict) else None
     narrow = bits == 8 or checkpoint.quantization.get("kv_cache_quant_algo") == "FP8"
-    asked = replace(asked, kv_bytes=asked.kv_bytes or (1.0 if narrow else _PLAIN_CACHE))
+    question = replace(question, kv_bytes=question.kv_bytes or (1.0 if narrow else _PLAIN_CACHE))
     model = weights_of(checkpoint)
 
     def choice(
-        asked: Question,
+        question: Question,
         model: WeightsOfModel = model,
         name: str = "as-shipped",
         title: str = "as it is",
     ) -> Choice:
-        step = step_of(model, asked)
+        step = step_of(model, question)
         return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
 
-    others = ((change, changed(model, change)) for change in CHANGES)
+    variants = ((change, changed(model, change)) for change in CHANGES)
     return Ceilings(
         folder=checkpoint.folder,
         model=model,
-        question=asked,
+        question=question,
         choices=(
-            choice(asked),
-            *(choice(asked, other, change.id, change.title) for change, other in others if other),
+            choice(question),
+            *(
+                choice(question, other, change.id, change.title)
+                for change, other in variants
+                if other
+            ),
         ),
-        batches=tuple(choice(replace(asked, batch=batch)) for batch in BATCHES),
-        contexts=tuple(choice(replace(asked, context=context)) for context in CONTEXTS),
+        batches=tuple(choice(replace(question, batch=batch)) for batch in BATCHES),
+        contexts=tuple(choice(replace(question, context=context)) for context in CONTEXTS),
         drafts=tuple(
-            choice(replace(asked, scheduled=1 + drafts, accepted=1.0 + drafts)) for drafts in DRAFTS
+            choice(replace(question, scheduled=1 + drafts, accepted=1.0 + drafts))
+            for drafts in DRAFTS
         ),
         left_out=tuple(weights for weights in model.weights if weights.role != "decoder"),
     )
@@ -147,7 +152,9 @@ def peak_of(gpu: Gpu, weights: str) -> float:
 def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
     """The ceiling for one bandwidth, in bytes per second, and for the GPU's arithmetic."""
     memory = step.read / bandwidth
-    arithmetic = sum(done / peak_of(gpu, form) for form, done in step.operations.items())
+    arithmetic = sum(
+        operations / peak_of(gpu, form) for form, operations in step.operations.items()
+    )
     seconds = max(memory, arithmetic)
     rate = step.question.accepted / seconds if seconds else 0.0
     return Ceiling(
@@ -190,11 +197,11 @@ def expected_experts(experts: int, per_token: int, tokens: float) -> float:
 def step_of(model: WeightsOfModel, question: Question) -> Step:
     """The step that the question describes."""
     architecture = model.architecture
-    experts, taken = architecture.experts, architecture.experts_per_token
+    experts, per_token = architecture.experts, architecture.experts_per_token
     decoder = [weights for weights in model.weights if weights.role == "decoder"]
     hit = None
-    if 0 < taken <= experts and any(w.component == "experts" for w in decoder):
-        hit = expected_experts(experts, taken, question.tokens)
+    if 0 < per_token <= experts and any(w.component == "experts" for w in decoder):
+        hit = expected_experts(experts, per_token, question.tokens)
     rows = [_row(weights, architecture, question, hit) for weights in decoder]
     if question.context:
         rows += _state_rows(architecture.states, question)
@@ -228,10 +235,10 @@ def _state_rows(states: tuple[State, ...], question: Question) -> Iterator[Row]:
             continue
         # A head is not cut in two: with more GPUs than heads each keeps one of them whole.
         ranks = min(question.ranks, state.heads) if state.heads else 1
-        seen = min(question.context, state.window) if state.window else question.context
-        stored += size * seen
-        cache += size * seen / ranks
-        operations += state.layers * state.operations * seen * question.tokens / question.ranks
+        tokens = min(question.context, state.window) if state.window else question.context
+        stored += size * tokens
+        cache += size * tokens / ranks
+        operations += state.layers * state.operations * tokens * question.tokens / question.ranks
     if cache:
         yield Row("attention", "kv", stored, cache, operations)
     if recurrent:

@@ -44,22 +44,24 @@ def list_names(names: Iterable[str]) -> tuple[Classified, ...]:
 
 def list_bundle(bundle: Bundle) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
     """All kernels of a bundle by name, the longest first, and what of its code is unreadable."""
-    found: dict[str, Classified] = {}
+    by_name: dict[str, Classified] = {}
     lost: dict[str, None] = {}
     us: Counter[str] = Counter()
     for rank in bundle.ranks:
         evidence = evidence_of(bundle, rank)
         lost |= dict.fromkeys(evidence.lost)
         kernels = bundle.frame("kernels", rank, ["name", "kind", "start_ns", "end_ns"])
-        ran = kernels[~kernels["kind"].isin(COPIES)]
-        times = (ran["end_ns"] - ran["start_ns"]).groupby(ran["name"].astype(str)).sum() / 1e3
-        us.update({str(name): float(own) for name, own in times.items()})
+        launches = kernels[~kernels["kind"].isin(COPIES)]
+        times = (launches["end_ns"] - launches["start_ns"]).groupby(
+            launches["name"].astype(str)
+        ).sum() / 1e3
+        us.update({str(name): float(duration_us) for name, duration_us in times.items()})
         for name in map(str, times.index):
-            if name not in found or found[name].evidence != "counter":
-                found[name] = _classified(name, evidence)
+            if name not in by_name or by_name[name].evidence != "counter":
+                by_name[name] = _classified(name, evidence)
     timed = any(us.values())
-    ordered = sorted(found, key=lambda name: (-us[name], name))
-    rows = (replace(found[name], us=us[name] if timed else None) for name in ordered)
+    ordered = sorted(by_name, key=lambda name: (-us[name], name))
+    rows = (replace(by_name[name], us=us[name] if timed else None) for name in ordered)
     return tuple(rows), tuple(lost)
 
 

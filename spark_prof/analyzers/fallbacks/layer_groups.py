@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.ceilings.schemes import ALGORITHMS, SIXTEEN_BIT, Asked, Schemes, label
+from spark_prof.analyzers.ceilings.schemes import ALGORITHMS, SIXTEEN_BIT, Formats, Schemes, label
 from spark_prof.analyzers.fallbacks.audit_rows import EvidenceSource
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.traces.readers.engine_log import Statement
@@ -34,7 +34,7 @@ class Group:
     layer: str  # the component; linear or moe, where only a log tells
     kind: str  # linear or moe
     weights: str  # their format in the engine, or where nothing tells in the checkpoint
-    asked: Asked  # formats of weights and activations in the checkpoint
+    asked: Formats  # formats of weights and activations in the checkpoint
     modules: int = 0
     witnesses: list[EvidenceSource] = field(default_factory=list)  # the engine's first
 
@@ -131,7 +131,7 @@ def groups_of_log(
     return list(groups.values())
 
 
-def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) -> Asked:
+def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) -> Formats:
     """The scheme of a checkpoint as far as a log tells; a mixed one it does not tell apart."""
     if quantization.removeprefix("gpt_oss_") == weights == "mxfp4":
         return "mxfp4", ""
@@ -141,7 +141,7 @@ def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) ->
     return fitting[0] if len(fitting) == 1 else ("", "")
 
 
-def _group(component: str, method: str, kernel: str, asked: Asked, modules: int) -> Group:
+def _group(component: str, method: str, kernel: str, asked: Formats, modules: int) -> Group:
     weights = format_of(f"{kernel} {method}") or asked[0]
     kind = "moe" if component == "experts" else "linear"
     name = kernel or method
