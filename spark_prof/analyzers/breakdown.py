@@ -15,7 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify, exchange_inside
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
-from spark_prof.analyzers.classify.evidence import Evidence
+from spark_prof.analyzers.classify.evidence import KernelEvidence
 from spark_prof.analyzers.instants import OwnedTime
 from spark_prof.analyzers.lookup import by_blocks, combined, copies_in, positions
 from spark_prof.analyzers.step_time import step_weights
@@ -357,7 +357,7 @@ def copies_of(kernels: pd.DataFrame, steps: pd.Index, busy_us: float | None) -> 
     return Copies(us, sum(row.bytes for row in items), us / busy_us if busy_us else None, items)
 
 
-def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, ...]:
+def code_of(evidence: KernelEvidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, ...]:
     """The machine code of the kernels, the most expensive first.
 
     Where several pieces have a kernel's name, which of them ran is unknown: each has all its time.
@@ -369,7 +369,7 @@ def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, 
     return tuple(sorted(rows, key=lambda row: -row.us))
 
 
-def conflicts_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[Conflict, ...]:
+def conflicts_of(evidence: KernelEvidence, kernels: Sequence[KernelRow]) -> tuple[Conflict, ...]:
     """The kernels whose names contradict better evidence, the most expensive first."""
     us = _by_name(kernels, "us")
     found = (replace(conflict, us=us[conflict.name]) for conflict in evidence.conflicts(us))

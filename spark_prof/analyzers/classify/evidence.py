@@ -167,7 +167,7 @@ _STORED = ("fp4", "fp6", "fp8", "int4", "int8")
 _OF_NVIDIA = ("tensor-core", "cuda-core")
 
 
-class Evidence:
+class KernelEvidence:
     """What is known about kernels, by name.
 
     Args:
@@ -259,7 +259,7 @@ def with_code(label: Label, code: CodeRow) -> Label:
     return replace(label, engine=code.engine, precision=precision, evidence="sass", weights=weights)
 
 
-def evidence_of(bundle: Bundle, rank: int) -> Evidence:
+def evidence_of(bundle: Bundle, rank: int) -> KernelEvidence:
     """The evidence for a rank of a bundle: its own counters, else those of the others.
 
     Measurements of Nsight Compute that were imported beside a trace are ranks of their own. Where
@@ -267,12 +267,12 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
     """
     facts = bundle.facts(rank)
     if mapping_in(facts, "gpu").get("vendor") == "AMD":
-        return Evidence(nvidia=False)
+        return KernelEvidence(nvidia=False)
     code = machine_code_of(bundle)
     codes = code_rows(code.rows)
     capabilities = {r: device_of(bundle.facts(r))[1] for r in bundle.ranks}
     if not (rank_metrics := bundle.frame("metrics", rank)).empty:
-        return Evidence(rank_metrics, capabilities[rank], codes, code.lost)
+        return KernelEvidence(rank_metrics, capabilities[rank], codes, code.lost)
     metrics_by_rank = {
         r: rows for r in bundle.ranks if not (rows := bundle.frame("metrics", r)).empty
     }
@@ -280,7 +280,7 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
     same_gpu = [rows for r, rows in metrics_by_rank.items() if capabilities[r] == capability]
     texts = {"name": str, "metric": str, "unit": str}
     metrics = pd.concat([rank_metrics, *same_gpu]).astype(texts) if same_gpu else rank_metrics
-    return Evidence(metrics, capability, codes, code.lost)
+    return KernelEvidence(metrics, capability, codes, code.lost)
 
 
 def _contradiction(label: Label, counted: Counted) -> str | None:

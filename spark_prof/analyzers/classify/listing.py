@@ -10,7 +10,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import find_rule
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
-from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
+from spark_prof.analyzers.classify.evidence import KernelEvidence, evidence_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.demangle import demangled
 from spark_prof.vocabulary import COPIES
@@ -38,7 +38,7 @@ class Classified:
 
 def list_names(names: Iterable[str]) -> tuple[Classified, ...]:
     """What the names alone tell."""
-    nothing = Evidence()
+    nothing = KernelEvidence()
     return tuple(_classified(name, nothing) for name in names)
 
 
@@ -70,16 +70,18 @@ def list_code(
 ) -> tuple[Classified, ...]:
     """Every function of machine code, each for itself."""
     # Functions of one name may differ: each has only its own code as evidence.
-    rows = [_classified(row.name, Evidence(codes=[row])) for row in code_rows(functions)]
+    rows = [_classified(row.name, KernelEvidence(codes=[row])) for row in code_rows(functions)]
     names = demangled(compiled_by_driver)
     rows += [
-        _classified(name, Evidence(), compiled_from=architecture)
+        _classified(name, KernelEvidence(), compiled_from=architecture)
         for name, architecture in zip(names, compiled_by_driver.values(), strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: row.name))
 
 
-def _classified(name: str, evidence: Evidence, compiled_from: str | None = None) -> Classified:
+def _classified(
+    name: str, evidence: KernelEvidence, compiled_from: str | None = None
+) -> Classified:
     label, rule = evidence.label(name), find_rule(name)
     return Classified(
         name=name,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow
 from spark_prof.analyzers.clients.engine_side import (
     EngineSide,
     Placement,
@@ -181,7 +181,7 @@ def _row(
         pair = (client.median, median) if robust and client.median else (client.mean, mean)
         if pair[0] and pair[1]:
             statistic = "median" if pair[0] is client.median and robust else "mean"
-            compared[quantity] = Comparison(quantity, statistic, pair[0], pair[1])
+            compared[quantity] = ClientComparison(quantity, statistic, pair[0], pair[1])
     token, chunk = compared.get("output_token"), compared.get("chunk")
     row = client_row(run)
     verdict = _verdict(token, basis)
@@ -220,7 +220,7 @@ def _row(
     )
 
 
-def _verdict(token: Comparison | None, basis: str) -> str:
+def _verdict(token: ClientComparison | None, basis: str) -> str:
     if token is None:
         return "unknown"
     # Without a common stretch of time nothing tells that both are of one server.
@@ -231,7 +231,9 @@ def _verdict(token: Comparison | None, basis: str) -> str:
     return "slower" if token.difference > 0 else "faster"
 
 
-def _told(token: Comparison | None, verdict: str, basis: str, *, long_steps: bool = False) -> str:
+def _told(
+    token: ClientComparison | None, verdict: str, basis: str, *, long_steps: bool = False
+) -> str:
     """Whether the client sees the engine's time per token, and where the rest may be."""
     if token is None:
         return "The result has no time per output token that could be compared with a step's."

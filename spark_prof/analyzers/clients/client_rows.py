@@ -17,7 +17,7 @@ VERDICTS = ("agrees", "slower", "faster", "unknown")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ClientComparison:
     """One time as the client and the engine have it, in us."""
 
     quantity: str  # output_token, chunk or first_token
@@ -39,7 +39,7 @@ class ClientRow(RunFigures):
     verdict: str = "unknown"  # one of VERDICTS
     steps: int = 0  # the recorded steps that were compared
     requests: int = 0  # the client's requests that were in flight in them; 0 where that is unknown
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[ClientComparison, ...] = ()
     sentences: tuple[str, ...] = ()  # what follows, and what to know before believing it
 
 

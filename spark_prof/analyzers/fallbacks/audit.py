@@ -14,7 +14,7 @@ from spark_prof.analyzers.fallbacks.audit_rows import (
     AuditRow,
     BatchRow,
     Disagreement,
-    Engine,
+    EngineSetup,
     LogRow,
 )
 from spark_prof.analyzers.fallbacks.causes import Cause, cause_of
@@ -27,7 +27,7 @@ from spark_prof.analyzers.fallbacks.engine_facts import (
 from spark_prof.analyzers.fallbacks.failure_cause import failure_cause
 from spark_prof.analyzers.fallbacks.issue_evidence import arguments_of, evidence_of
 from spark_prof.analyzers.fallbacks.known_issues import known_issues
-from spark_prof.analyzers.fallbacks.layer_groups import Group, groups_of, groups_of_log
+from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup, groups_of, groups_of_log
 from spark_prof.analyzers.logged_command import logged_words
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_command import engine_words
@@ -80,7 +80,7 @@ def audit_of(
 def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
     """The audit of a log alone."""
     logged = engine_of_log(log.statements)
-    engine = merged(logged, Engine(gpu=gpu, capability=capability))
+    engine = merged(logged, EngineSetup(gpu=gpu, capability=capability))
     notes = [*log.lost, "A log names kernels for kinds of layers, not for single layers."]
     if log.writer == "SGLang":
         notes.append(
@@ -98,8 +98,8 @@ def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
 
 
 def _audit(
-    engine: Engine,
-    groups: Iterable[Group],
+    engine: EngineSetup,
+    groups: Iterable[LayerGroup],
     said: Sequence[Statement],
     notes: Sequence[str],
     batches: Mapping[int, int] | None = None,
@@ -165,7 +165,7 @@ def _log_row(line: Statement) -> LogRow:
     )  # fmt: skip
 
 
-def _batches(batches: Mapping[int, int], engine: Engine) -> tuple[BatchRow, ...]:
+def _batches(batches: Mapping[int, int], engine: EngineSetup) -> tuple[BatchRow, ...]:
     if engine.eager or not engine.graph_sizes or engine.graph_mode == "NONE":
         return ()
     sizes = engine.graph_sizes

@@ -13,7 +13,7 @@ from spark_prof.traces.readers.unknown_lines import UnknownLine
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineSetup:
     """How an engine was set up; empty or None where nothing tells."""
 
     vllm: str = ""  # its version
@@ -156,7 +156,7 @@ class FailureCause:
 class Audit:
     """What was chosen for which layers, who says so, and what is set to no effect."""
 
-    engine: Engine
+    engine: EngineSetup
     rows: tuple[AuditRow, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     batches: tuple[BatchRow, ...] = ()

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
-from spark_prof.analyzers.fallbacks.audit_rows import Engine
-from spark_prof.analyzers.fallbacks.layer_groups import Group
+from spark_prof.analyzers.fallbacks.audit_rows import EngineSetup
+from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup
 from spark_prof.analyzers.fallbacks.missing_candidates import taken_off
 from spark_prof.rules.backend_order import NEWEST, OLDEST, Backend, backends_for
 from spark_prof.rules.backends import choice_of
@@ -44,7 +44,7 @@ class Cause(NamedTuple):
     tries: tuple[str, ...] = ()  # options of vLLM's in it, as they are typed
 
 
-def capability_of(engine: Engine) -> float | None:
+def capability_of(engine: EngineSetup) -> float | None:
     """The compute capability as a number; None where it is unknown or not NVIDIA's."""
     try:
         found = float(engine.capability)
@@ -53,7 +53,7 @@ def capability_of(engine: Engine) -> float | None:
     return found if 1 <= found < 100 else None
 
 
-def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
+def cause_of(group: LayerGroup, engine: EngineSetup, said: Sequence[Statement]) -> Cause | None:
     """What made the engine leave the checkpoint's scheme; None where it did not."""
     engine = _with_flags(engine, said)
     weights = group.weights or group.asked[0]
@@ -90,7 +90,7 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
     return next(_avoidable(group, engine, said))
 
 
-def _with_flags(engine: Engine, said: Sequence[Statement]) -> Engine:
+def _with_flags(engine: EngineSetup, said: Sequence[Statement]) -> EngineSetup:
     """The engine as one that has --moe-backend, where its own log advises that option."""
     advised = any("--moe-backend" in line.text for line in said if line.rule.topic == "setting")
     if advised and not since(engine.vllm, FLAGS_FROM):
@@ -98,7 +98,7 @@ def _with_flags(engine: Engine, said: Sequence[Statement]) -> Engine:
     return engine
 
 
-def _quantize_activations(group: Group, engine: Engine) -> tuple[str, tuple[str, ...]]:
+def _quantize_activations(group: LayerGroup, engine: EngineSetup) -> tuple[str, tuple[str, ...]]:
     """How experts in MXFP4, such as gpt-oss has, get activations in MXFP8."""
     capability = capability_of(engine)
     if group.weights != "mxfp4" or group.kind != "moe" or capability is None or capability < 10:
@@ -110,7 +110,7 @@ def _quantize_activations(group: Group, engine: Engine) -> tuple[str, tuple[str,
     return f"for MXFP8 activations: {flag} with {with_it}", (flag,)
 
 
-def _better(group: Group, engine: Engine) -> str:
+def _better(group: LayerGroup, engine: EngineSetup) -> str:
     """What asks for a kernel that keeps the scheme; empty where none is known to run here."""
     if not since(engine.vllm, FLAGS_FROM):
         return backend_flag(group.kind, "flashinfer_cutlass", engine.vllm)
@@ -137,7 +137,7 @@ def _known(option: str, weights: str, capability: float | None, vllm: str) -> tu
     return tuple(row for row in oldest if row.value in newest)
 
 
-def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause:
+def _of_emulation(group: LayerGroup, engine: EngineSetup, said: Sequence[Statement]) -> Cause:
     asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
     if asked == "emulation":
         return Cause("forced", f"--{group.kind}-backend emulation", "leave that flag out")
@@ -147,7 +147,9 @@ def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Ca
     return Cause("emulation", why, f"install FlashInfer, or use {marlin}", (marlin,))
 
 
-def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
+def _avoidable(
+    group: LayerGroup, engine: EngineSetup, said: Sequence[Statement]
+) -> Iterator[Cause]:
     """Causes of 16-bit activations where others were to be had, the surest first."""
     asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
     weights, better = group.weights or group.asked[0], _better(group, engine)
@@ -198,7 +200,7 @@ def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Itera
     )
 
 
-def _of_log(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
+def _of_log(group: LayerGroup, engine: EngineSetup, said: Sequence[Statement]) -> Iterator[Cause]:
     for line in said:
         if line.rule.id == "flashinfer-missing" and line.value == "nvcc":
             why = "FlashInfer is off: no nvcc and no flashinfer-cubin"

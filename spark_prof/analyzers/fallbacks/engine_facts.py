@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_prof.analyzers.fallbacks.audit_rows import Disagreement, Engine
+from spark_prof.analyzers.fallbacks.audit_rows import Disagreement, EngineSetup
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.rules.vllm_versions import breakable_by_default
@@ -20,7 +20,7 @@ _DEVICE = re.compile(r"device_name=([^,\]'\"]{1,80}?)(?:,|\.json|$)")
 _ARCHITECTURE = re.compile(r"^sm_?(\d{2,3})[af]?$")
 
 
-def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
+def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> EngineSetup:
     """The engine of a recorded process."""
     config = mapping_in(facts, "engine_config")
     compilation = mapping_in(config, "compilation_config")
@@ -33,7 +33,7 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     # An imported trace has no configuration and may have no execution.
     if eager is None and execution:
         eager = Execution.read(execution).launches_alone
-    return Engine(
+    return EngineSetup(
         vllm=str(facts.get("vllm") or ""),
         gpu=str(gpu.get("name") or ""),
         capability=str(gpu.get("compute_capability") or ""),
@@ -55,7 +55,7 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     )
 
 
-def engine_of_log(said: Sequence[Statement]) -> Engine:
+def engine_of_log(said: Sequence[Statement]) -> EngineSetup:
     """The engine that wrote these lines."""
     config = _first(said, "engine-config", "detail")
     arguments = _first(said, "arguments", "detail")
@@ -74,7 +74,7 @@ def engine_of_log(said: Sequence[Statement]) -> Engine:
     modes = [line.value for line in said if line.rule.id == "graph-mode" and line.value]
     mode = modes[-1] if modes else _last_word(_field(text, "cudagraph_mode", r"<?[\w.]+"))
     sizes = _field(text, "cudagraph_capture_sizes", r"\[[\d, ]*\]")
-    return Engine(
+    return EngineSetup(
         vllm=_first(said, "engine-config", "value") or _first(said, "engine-version", "value"),
         gpu=name,
         capability=capability,
@@ -104,16 +104,16 @@ def _breakable(facts: Mapping[str, Any]) -> bool | None:
     return breakable_by_default(str(named[0]), version)
 
 
-def merged(first: Engine, second: Engine) -> Engine:
+def merged(first: EngineSetup, second: EngineSetup) -> EngineSetup:
     """One engine as two sources know it; what the first one knows counts."""
     values = {
         name: getattr(first, name) if getattr(first, name) not in ("", None, ()) else other
         for name, other in vars(second).items()
     }
-    return Engine(**{**values, "serves": first.serves or second.serves})
+    return EngineSetup(**{**values, "serves": first.serves or second.serves})
 
 
-def differences(recorded: Engine, logged: Engine) -> tuple[Disagreement, ...]:
+def differences(recorded: EngineSetup, logged: EngineSetup) -> tuple[Disagreement, ...]:
     """What a recording and a log say differently, as far as both say anything."""
     found = []
     for name, what in (

@@ -43,7 +43,7 @@ _CHOOSING = ("kernel", "fallback", "warning", "attention")
 
 
 @dataclass(frozen=True)
-class Seen:
+class IssueEvidence:
     """What is known of a run; None or nothing where it is not known."""
 
     vllm: str  # the version; empty where nothing tells
@@ -65,7 +65,7 @@ def evidence_of(
     facts: Mapping[str, Any] | None = None,
     kernels: Iterable[str] = (),
     attention: Iterable[str] = (),
-) -> Seen:
+) -> IssueEvidence:
     """What an audit and what it was made of show.
 
     Args:
@@ -89,7 +89,7 @@ def evidence_of(
     environment: Mapping[str, str] | None = None
     if facts and "environment" in facts:
         environment = dict(engine.environment)
-    return Seen(
+    return IssueEvidence(
         vllm="" if any(line.rule.id == "sglang-arguments" for line in said) else engine.vllm,
         capability=_number(engine.capability),
         settings=settings,

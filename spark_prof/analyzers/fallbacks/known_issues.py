@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.audit_rows import KnownIssue
-from spark_prof.analyzers.fallbacks.issue_evidence import Seen, whole_number
+from spark_prof.analyzers.fallbacks.issue_evidence import IssueEvidence, whole_number
 from spark_prof.analyzers.typed_command import NONE, command
 from spark_prof.rules.known_issue import (
     AnyOf,
@@ -28,7 +28,7 @@ from spark_prof.rules.known_issues import ISSUES
 _LONGEST_EVIDENCE = 200
 
 
-def known_issues(seen: Seen, engine: Sequence[str]) -> tuple[KnownIssue, ...]:
+def known_issues(seen: IssueEvidence, engine: Sequence[str]) -> tuple[KnownIssue, ...]:
     """The issues that the run has for certain; without its version there are none.
 
     Args:
@@ -37,12 +37,12 @@ def known_issues(seen: Seen, engine: Sequence[str]) -> tuple[KnownIssue, ...]:
     return tuple(_found(issue, seen, engine) for issue in ISSUES if has(issue, seen))
 
 
-def has(issue: Issue, seen: Seen) -> bool | None:
+def has(issue: Issue, seen: IssueEvidence) -> bool | None:
     """Whether a run has an issue; None where what is known of it does not tell."""
     return _all([issue.vllm.holds(seen.vllm), *(holds(each, seen) for each in issue.when)])
 
 
-def holds(condition: Condition, seen: Seen) -> bool | None:
+def holds(condition: Condition, seen: IssueEvidence) -> bool | None:
     """Whether a condition is so in a run; None where it cannot be told."""
     match condition:
         case Capability(spans):
@@ -93,7 +93,7 @@ def _any_of(pattern: str, names: Sequence[str] | None) -> bool | None:
     return any(re.search(pattern, name, re.I) for name in names)
 
 
-def _setting(name: str, default: str, seen: Seen) -> str | None:
+def _setting(name: str, default: str, seen: IssueEvidence) -> str | None:
     found = seen.settings.get(name)
     if found is None and default and seen.complete:
         return default
@@ -105,7 +105,7 @@ def every_known_issue() -> tuple[KnownIssue, ...]:
     return tuple(_row(issue) for issue in ISSUES)
 
 
-def _found(issue: Issue, seen: Seen, engine: Sequence[str]) -> KnownIssue:
+def _found(issue: Issue, seen: IssueEvidence, engine: Sequence[str]) -> KnownIssue:
     typed = NONE
     if issue.side and engine and not issue.needs_start:
         typed = command("spark-prof", "ab", "--b", issue.side, "--", *engine)
@@ -136,14 +136,14 @@ def _row(issue: Issue) -> KnownIssue:
     )
 
 
-def _evidence(issue: Issue, seen: Seen) -> Iterable[str]:
+def _evidence(issue: Issue, seen: IssueEvidence) -> Iterable[str]:
     """What of the run it stands on, a few words each."""
     yield f"vLLM {seen.vllm}"
     for condition in issue.when:
         yield from _told(condition, seen)
 
 
-def _told(condition: Condition, seen: Seen) -> Iterable[str]:
+def _told(condition: Condition, seen: IssueEvidence) -> Iterable[str]:
     match condition:
         case Capability():
             yield f"compute capability {seen.capability}"

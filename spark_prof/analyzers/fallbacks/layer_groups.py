@@ -28,7 +28,7 @@ _ENOUGH = 0.2  # share of a component's known kernels from which on a family cou
 
 
 @dataclass
-class Group:
+class LayerGroup:
     """Layers of one component, with the same method and kernel."""
 
     layer: str  # the component; linear or moe, where only a log tells
@@ -83,7 +83,7 @@ def groups_of(
     checkpoint: Schemes | None,
     kernels: Sequence[KernelRow],
     said: Sequence[Statement],
-) -> list[Group]:
+) -> list[LayerGroup]:
     """The groups of a recorded model, largest first within a component."""
     sizes = Counter(
         (component, method, kernel, checkpoint.of_engine(path) if checkpoint else ("", ""))
@@ -103,9 +103,9 @@ def groups_of(
 
 def groups_of_log(
     said: Sequence[Statement], quantization: str = "", kernels: Sequence[KernelRow] = ()
-) -> list[Group]:
+) -> list[LayerGroup]:
     """The groups that a log alone tells: one a kind of layer and format."""
-    groups: dict[tuple[str, str], Group] = {}
+    groups: dict[tuple[str, str], LayerGroup] = {}
     for line in said:
         if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):
             continue
@@ -117,7 +117,7 @@ def groups_of_log(
             continue
         asked = _asked_in_log(said, quantization, weights)
         group = groups.setdefault(
-            (line.layer, weights), Group(line.layer, line.layer, weights, asked)
+            (line.layer, weights), LayerGroup(line.layer, line.layer, weights, asked)
         )
         source = EvidenceSource(
             "log", name, choice.family, _activations(choice.activations, weights)
@@ -141,7 +141,7 @@ def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) ->
     return fitting[0] if len(fitting) == 1 else ("", "")
 
 
-def _group(component: str, method: str, kernel: str, asked: Formats, modules: int) -> Group:
+def _group(component: str, method: str, kernel: str, asked: Formats, modules: int) -> LayerGroup:
     weights = format_of(f"{kernel} {method}") or asked[0]
     kind = "moe" if component == "experts" else "linear"
     name = kernel or method
@@ -149,7 +149,7 @@ def _group(component: str, method: str, kernel: str, asked: Formats, modules: in
     family = choice.family if choice else ""
     activations = _activations(choice.activations if choice else "", weights)
     source = EvidenceSource("engine", name, family, activations)
-    return Group(component, kind, weights, asked, modules, [source])
+    return LayerGroup(component, kind, weights, asked, modules, [source])
 
 
 def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:

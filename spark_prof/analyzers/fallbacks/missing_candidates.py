@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT
-from spark_prof.analyzers.fallbacks.audit_rows import Engine
-from spark_prof.analyzers.fallbacks.layer_groups import Group
+from spark_prof.analyzers.fallbacks.audit_rows import EngineSetup
+from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup
 from spark_prof.rules.backend_order import OLDEST, Order, order_of
 from spark_prof.rules.backends import choice_of
 from spark_prof.rules.environment import UNKNOWN, Version, version_of
@@ -43,7 +43,7 @@ class Missing(NamedTuple):
 
 
 def taken_off(
-    group: Group, engine: Engine, capability: float | None, said: Sequence[Statement]
+    group: LayerGroup, engine: EngineSetup, capability: float | None, said: Sequence[Statement]
 ) -> Missing | None:
     """What the list of candidates lacks that would keep the scheme on this GPU.
 
@@ -65,7 +65,7 @@ def taken_off(
 
 
 def _by_variables(
-    group: Group, engine: Engine, capability: float | None, version: Version
+    group: LayerGroup, engine: EngineSetup, capability: float | None, version: Version
 ) -> Missing | None:
     """A variable of the recorded engine that takes off what would keep the scheme."""
     environment = dict(engine.environment)
@@ -85,7 +85,7 @@ def _by_variables(
 
 def _explained(
     names: tuple[str, ...], offered: tuple[str, ...], full: Order, version: Version,
-    engine: Engine, said: Sequence[Statement],
+    engine: EngineSetup, said: Sequence[Statement],
 ) -> Missing | None:  # fmt: skip
     """What took these names off the list."""
     lacks = f"the log's list of candidates has none of {', '.join(names)}"
@@ -105,7 +105,7 @@ def _explained(
 
 
 def _older(
-    names: tuple[str, ...], offered: tuple[str, ...], weights: str, engine: Engine,
+    names: tuple[str, ...], offered: tuple[str, ...], weights: str, engine: EngineSetup,
     said: Sequence[Statement],
 ) -> Missing | None:  # fmt: skip
     """The same of a vLLM older than those that were read, or of an unknown one."""
@@ -129,7 +129,7 @@ def _matters(name: str, full: Order) -> bool:
     return runs and choice is not None and choice.activations not in (SIXTEEN_BIT, "")
 
 
-def _lists(group: Group, said: Sequence[Statement]) -> Iterator[tuple[str, ...]]:
+def _lists(group: LayerGroup, said: Sequence[Statement]) -> Iterator[tuple[str, ...]]:
     """The lists of candidates that lines about the kernels of these layers have."""
     kernels = {witness.kernel for witness in group.witnesses if witness.who == "log"}
     for line in said:
