@@ -70,9 +70,9 @@ class Dataset:
 def recording_of(bundle: Bundle, name: str) -> DatasetRecording:
     """The row of one recording."""
     first = summarize(bundle)
-    lowest, *others = bundle.ranks
+    lowest, *other_ranks = bundle.ranks
     figures = [_figures(lowest, first)]
-    figures += [_figures(rank, summarize(bundle, rank)) for rank in others]
+    figures += [_figures(rank, summarize(bundle, rank)) for rank in other_ranks]
     return DatasetRecording(
         name=name,
         model=first.run.model,

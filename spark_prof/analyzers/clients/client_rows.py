@@ -67,7 +67,7 @@ def beside_clients(
     if not decode:
         return ()
     sizes = {ledger.batch_size: ledger for ledger in decode}
-    found = []
+    tokens = []
     for row in clients:
         ledger = sizes.get(row.concurrency) or decode[0]
         for one in row.comparisons:
@@ -75,6 +75,6 @@ def beside_clients(
             if one.quantity == "output_token" and ledger.ms_per_token is not None:
                 us = 1e3 * ledger.ms_per_token
             if us is not None:
-                told = (one.quantity, one.statistic, one.client, ledger.batch_size)
-                found.append(ClientToken(row.tool, row.label, *told, us, one.client - us))
-    return tuple(found)
+                figures = (one.quantity, one.statistic, one.client, ledger.batch_size)
+                tokens.append(ClientToken(row.tool, row.label, *figures, us, one.client - us))
+    return tuple(tokens)
