@@ -38,7 +38,7 @@ from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E
 from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
     Reading,
     check,
-    outcome_of,
+    gate_outcome_of,
 )
 from spark_prof.datasets.compared import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
@@ -199,7 +199,7 @@ def cell(
             low, high = found.shares
             covered += low <= effect <= high
             compared += 1
-            outcomes[outcome_of(limit, Reading("time", found))] += 1
+            outcomes[gate_outcome_of(limit, Reading("time", found))] += 1
     return Cell(sd, recordings, effect, covered / compared, outcomes, runs)
 
 

@@ -31,7 +31,7 @@ _ALL = _DENSE | {"experts"}
 
 
 @dataclass(frozen=True)
-class Change:
+class FormatChange:
     """Matrices of some components in another format.
 
     The router stays as it is: it decides, it is small, and vLLM does not quantize it.
@@ -44,21 +44,21 @@ class Change:
     widens: bool = False  # whether narrower weights are widened too; else only wider ones change
 
 
-CHANGES: tuple[Change, ...] = (
-    Change("attention-head-fp8", "attention and lm_head FP8", _MIXERS | _HEAD, "fp8"),
-    Change("attention-head-mxfp4", "attention and lm_head MXFP4", _MIXERS | _HEAD, "mxfp4"),
-    Change("attention-head-nvfp4", "attention and lm_head NVFP4", _MIXERS | _HEAD, "nvfp4"),
-    Change("dense-mxfp4", "all but the experts MXFP4", _DENSE, "mxfp4"),
-    Change("but-head-nvfp4", "all but lm_head NVFP4", _ALL - _HEAD, "nvfp4"),
-    Change("all-nvfp4", "all NVFP4", _ALL, "nvfp4"),
-    Change("all-fp8", "all FP8", _ALL, "fp8", widens=True),
-    Change("all-int4", "all INT4 (AWQ)", _ALL, "int4", widens=True),
-    Change("all-bf16", "all BF16", _ALL, "bf16", widens=True),
+CHANGES: tuple[FormatChange, ...] = (
+    FormatChange("attention-head-fp8", "attention and lm_head FP8", _MIXERS | _HEAD, "fp8"),
+    FormatChange("attention-head-mxfp4", "attention and lm_head MXFP4", _MIXERS | _HEAD, "mxfp4"),
+    FormatChange("attention-head-nvfp4", "attention and lm_head NVFP4", _MIXERS | _HEAD, "nvfp4"),
+    FormatChange("dense-mxfp4", "all but the experts MXFP4", _DENSE, "mxfp4"),
+    FormatChange("but-head-nvfp4", "all but lm_head NVFP4", _ALL - _HEAD, "nvfp4"),
+    FormatChange("all-nvfp4", "all NVFP4", _ALL, "nvfp4"),
+    FormatChange("all-fp8", "all FP8", _ALL, "fp8", widens=True),
+    FormatChange("all-int4", "all INT4 (AWQ)", _ALL, "int4", widens=True),
+    FormatChange("all-bf16", "all BF16", _ALL, "bf16", widens=True),
 )
 """What can be chosen, in the order in which it is shown."""
 
 
-def changed(model: WeightsOfModel, change: Change) -> WeightsOfModel | None:
+def changed(model: WeightsOfModel, change: FormatChange) -> WeightsOfModel | None:
     """The model with that change, None where it changes nothing."""
 
     def converted(group: Weights) -> Weights:

@@ -251,7 +251,7 @@ def _unknown(word: str, choices: Iterable[str], what: str) -> CommandError:
     )
 
 
-Outcome = Literal["failed", "passed", "undecided"]
+GateOutcome = Literal["failed", "passed", "undecided"]
 
 _UNITS: Mapping[str, tuple[tuple[Unit, ...], str]] = {
     "time": (("%", "us"), "3%, +50us or 5ms"),
@@ -270,7 +270,7 @@ class Checked:
 
     expression: Expression  # the limit
     reading: Reading  # what was compared
-    outcome: Outcome  # failed, passed or undecided
+    outcome: GateOutcome  # failed, passed or undecided
     why: str = ""  # why nothing could be decided, or what is missing
     obstacle: Obstacle | None = None  # why the sides are not comparable, where a change is limited
 
@@ -310,7 +310,7 @@ def _checked(comparison: Comparison, limit: Expression) -> Checked:
     obstacle = reading.phase.obstacle if reading.phase else None
     if obstacle and (limit.signed or _is_relative(limit, reading)):
         return Checked(limit, reading, "undecided", obstacle=obstacle)
-    outcome = outcome_of(limit, reading)
+    outcome = gate_outcome_of(limit, reading)
     why = _undecided(comparison, limit, reading) if outcome == "undecided" else ""
     return Checked(limit, reading, outcome, why)
 
@@ -330,7 +330,7 @@ def _is_relative(limit: Expression, reading: Reading) -> bool:
     return limit.unit == "%" and reading.kind in ("time", "rate")
 
 
-def outcome_of(limit: Expression, reading: Reading) -> Outcome:
+def gate_outcome_of(limit: Expression, reading: Reading) -> GateOutcome:
     """What becomes of a limit on a change, or on the level of side b."""
     change, bound = reading.change, limit.value
     if _is_relative(limit, reading):
@@ -362,7 +362,7 @@ def _undecided(comparison: Comparison, limit: Expression, reading: Reading) -> s
     several = "record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
     a, b = ([replace(figure, start=0.0) for figure in side] for side in reading.change.figures)
     sure = replace(reading, change=change_of(a, b)) if a and b else reading
-    if outcome_of(limit, sure) == "undecided":
+    if gate_outcome_of(limit, sure) == "undecided":
         return f"{which}, and its steps vary too much to tell; {several}, or record more steps"
     return (
         f"{which}: engine starts are taken to differ by up to {100 * comparison.assumed:g} %; "
