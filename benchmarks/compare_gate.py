@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
-from spark_prof.analyzers.comparing.comparison import Side  # noqa: E402
+from spark_prof.analyzers.comparing.comparison import ComparedRecording  # noqa: E402
 from spark_prof.analyzers.comparing.kernel_time import KernelTime, stable_name  # noqa: E402
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
 from spark_prof.analyzers.comparing.parts import taken_apart  # noqa: E402
@@ -38,7 +38,7 @@ from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E
 from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
     Reading,
     check,
-    outcome_of,
+    gate_outcome_of,
 )
 from spark_prof.datasets.compared import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
@@ -199,7 +199,7 @@ def cell(
             low, high = found.shares
             covered += low <= effect <= high
             compared += 1
-            outcomes[outcome_of(limit, Reading("time", found))] += 1
+            outcomes[gate_outcome_of(limit, Reading("time", found))] += 1
     return Cell(sd, recordings, effect, covered / compared, outcomes, runs)
 
 
@@ -220,7 +220,7 @@ def cells(
 def real_starts() -> Iterator[tuple[str, float, str]]:
     """Each real engine start against each other one of the same thing: change and outcome."""
     for names in STARTS:
-        sides: dict[str, Side] = {name: read_side(str(DATA / name)) for name in names}
+        sides: dict[str, ComparedRecording] = {name: read_side(str(DATA / name)) for name in names}
         for one, two in permutations(names, 2):
             found = compare(sides[one], sides[two])
             [checked] = check(found, [parse(LIMIT)])

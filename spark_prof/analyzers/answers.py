@@ -97,8 +97,8 @@ def memory(report: Report) -> Answer | None:
 def shapes(report: Report) -> Answer | None:
     """Which part of the time runs on a GPU that its grids do not fill."""
     rows = report.shapes.rows if report.shapes else ()
-    known = [(row.us, row.busy) for row in rows if row.busy is not None]
-    total = sum(us for us, _ in known)
+    us_and_busy = [(row.us, row.busy) for row in rows if row.busy is not None]
+    total = sum(us for us, _ in us_and_busy)
     if not total:
         return None
     covered = total / sum(row.us for row in rows)
@@ -106,8 +106,8 @@ def shapes(report: Report) -> Answer | None:
     if covered < ENOUGH_KNOWN:
         text = f"Not known: of {100 - 100 * covered:.0f} % of the {time} nothing tells it."
     else:
-        idle = sum(us for us, busy in known if busy < _FEW_BUSY) / total
-        mean = sum(us * busy for us, busy in known) / total
+        idle = sum(us for us, busy in us_and_busy if busy < _FEW_BUSY) / total
+        mean = sum(us * busy for us, busy in us_and_busy) / total
         text = (
             f"Of {100 * covered:.0f} % of the {time}, which can be judged, {100 * idle:.1f} % runs"
             if covered < _ALL
@@ -147,11 +147,11 @@ def written_time(us: float) -> str:
 
 def shares(parts: Iterable[tuple[str, float]]) -> str:
     """The parts of a whole by name, the largest first: 65.5 % bf16, 34.5 % fp4."""
-    found: dict[str, float] = defaultdict(float)
+    sums: dict[str, float] = defaultdict(float)
     for name, amount in parts:
-        found[name] += amount
-    total = sum(found.values())
-    ordered = sorted(found.items(), key=lambda item: -item[1])
+        sums[name] += amount
+    total = sum(sums.values())
+    ordered = sorted(sums.items(), key=lambda item: -item[1])
     return ", ".join(
         f"{100 * amount / total:.1f} % {name}"
         for name, amount in ordered

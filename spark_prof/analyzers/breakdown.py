@@ -15,7 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify, exchange_inside
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
-from spark_prof.analyzers.classify.evidence import Evidence
+from spark_prof.analyzers.classify.evidence import KernelEvidence
 from spark_prof.analyzers.instants import OwnedTime
 from spark_prof.analyzers.lookup import by_blocks, combined, copies_in, positions
 from spark_prof.analyzers.step_time import step_weights
@@ -163,7 +163,7 @@ def sums_of(
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     # As floats, which count whole nanoseconds up to a hundred days exactly.
     took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
-    own = kernels["part"].to_numpy() == 0
+    is_call = kernels["part"].to_numpy() == 0
     # Most steps weigh nothing in the typical one.
     of_step = step_weights(phase_of, windows)
     weights = np.append(of_step, 0.0)
@@ -178,10 +178,10 @@ def sums_of(
         .assign(
             phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
             ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
-            calls=np.bincount(code if own.all() else code[own], minlength=len(first)),
+            calls=np.bincount(code if is_call.all() else code[is_call], minlength=len(first)),
             us=np.bincount(code_of_typical, took[typical] * weight, len(first)) / 1e3,
             ahead_us=np.bincount(code_of_typical, ahead, len(first)) / 1e3,
-            step_calls=np.bincount(code_of_typical, own[typical] * weight, len(first)),
+            step_calls=np.bincount(code_of_typical, is_call[typical] * weight, len(first)),
         )
     )
     sums["attributed_us"] = sums["us"] if owned is None else 0.0
@@ -225,11 +225,13 @@ def component_rows(sums: pd.DataFrame) -> tuple[ComponentRow, ...]:
     totals = totals.sort_values("ns", ascending=False, kind="stable")
     total = int(totals["ns"].sum()) or 1
     rows = []
-    for name, own, calls in totals.itertuples(name=None):
+    for name, row_ns, calls in totals.itertuples(name=None):
         us = {f"{phase}_us": float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES}
         per_step = float(a_step.get(name, 0.0))
         rows.append(
-            ComponentRow(name, own / 1e3, own / total, calls, **us, decode_us_per_step=per_step)
+            ComponentRow(
+                name, row_ns / 1e3, row_ns / total, calls, **us, decode_us_per_step=per_step
+            )
         )
     return tuple(rows)
 
@@ -244,14 +246,14 @@ def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     named = roles.map({role: part_of(role) for role in roles.unique().tolist()})
     parts = named.where(sums["layer"] < 0, "")
     sums = sums.assign(us=_in_decode(sums, "us"), part=parts)
-    found = sums.groupby(keys, observed=True)[["ns", "calls", "us"]].sum()
+    totals = sums.groupby(keys, observed=True)[["ns", "calls", "us"]].sum()
     basis = _basis_of_most(sums, keys)
     return tuple(
         LayerRow(
             layer=int(at) if at >= 0 else None, component=component, us=ns / 1e3, kernels=calls,
             basis=basis[at, component, part], decode_us_per_step=us, part=part,
         )
-        for (at, component, part), ns, calls, us in found.itertuples(name=None)
+        for (at, component, part), ns, calls, us in totals.itertuples(name=None)
     )  # fmt: skip
 
 
@@ -265,19 +267,21 @@ def kernel_rows(
     """One row per kernel name and component, the most expensive first."""
     keys = ["name", "component"]
     figures = ["ns", "calls", "decode", "us", "decode_calls", "ahead_us", "step_calls"]
-    found = sums.assign(
+    with_decode = sums.assign(
         decode=_in_decode(sums, "ns"),
         us=_in_decode(sums, "us"),
         decode_calls=_in_decode(sums, "step_calls"),
     )
-    rows = found.groupby(keys, observed=True)[figures].sum()
+    rows = with_decode.groupby(keys, observed=True)[figures].sum()
     rows = rows.sort_values("ns", ascending=False, kind="stable")
     total = int(rows["ns"].sum()) or 1
     basis = _basis_of_most(sums, keys)
     by_role = sums[(sums["role"] != "").to_numpy()].groupby([*keys, "role"], observed=True)["ns"]
     roles: dict[tuple[str, str], tuple[str, ...]] = {}
-    for own, component, role in by_role.sum().sort_values(ascending=False, kind="stable").index:
-        roles[own, component] = (*roles.get((own, component), ()), str(role))
+    for kernel_name, component, role in (
+        by_role.sum().sort_values(ascending=False, kind="stable").index
+    ):
+        roles[kernel_name, component] = (*roles.get((kernel_name, component), ()), str(role))
     return tuple(
         KernelRow(
             name=str(name),
@@ -319,21 +323,21 @@ def coverage_of(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
     total = int(ns.sum()) or 1
     named = sums["component"] != "other"
     of = {name: sums["basis"].isin(bases) for name, bases in BASIS_CLASSES.items()}
-    known = of["proven"] | of["derived"]
+    proven_or_derived = of["proven"] | of["derived"]
 
     def share(chosen: pd.Series) -> float:
         return int(ns[chosen].sum()) / total
 
     return Coverage(
-        layer=share(placed & known),
-        component=share(named & known),
+        layer=share(placed & proven_or_derived),
+        component=share(named & proven_or_derived),
         engine=sum(row.share for row in rows if row.engine != "unknown"),
         unplaced_us=int(ns[~placed & ~named].sum()) / 1e3,
-        placed=share(placed & (known | of["guessed"])),
+        placed=share(placed & (proven_or_derived | of["guessed"])),
         proven=share(placed & of["proven"]),
         derived=share(placed & of["derived"]),
         guessed=share(of["guessed"]),
-        unknown=share(of["unknown"] | (known & ~placed)),
+        unknown=share(of["unknown"] | (proven_or_derived & ~placed)),
     )
 
 
@@ -342,8 +346,8 @@ def copies_of(kernels: pd.DataFrame, steps: pd.Index, busy_us: float | None) -> 
 
     In `busy_us` anything ran; None where nothing tells.
     """
-    found = copies_in(kernels)
-    copies = kernels.loc[found, ["name", "kind", "step", "start_ns", "end_ns", "bytes"]]
+    is_copy = copies_in(kernels)
+    copies = kernels.loc[is_copy, ["name", "kind", "step", "start_ns", "end_ns", "bytes"]]
     copies = copies[copies["step"].isin(steps)]
     copies = copies.assign(ns=copies["end_ns"] - copies["start_ns"])
     groups = copies.groupby(["name", "kind"], observed=True)[["ns", "bytes"]]
@@ -357,7 +361,7 @@ def copies_of(kernels: pd.DataFrame, steps: pd.Index, busy_us: float | None) -> 
     return Copies(us, sum(row.bytes for row in items), us / busy_us if busy_us else None, items)
 
 
-def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, ...]:
+def code_of(evidence: KernelEvidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, ...]:
     """The machine code of the kernels, the most expensive first.
 
     Where several pieces have a kernel's name, which of them ran is unknown: each has all its time.
@@ -369,15 +373,15 @@ def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, 
     return tuple(sorted(rows, key=lambda row: -row.us))
 
 
-def conflicts_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[Conflict, ...]:
+def conflicts_of(evidence: KernelEvidence, kernels: Sequence[KernelRow]) -> tuple[Conflict, ...]:
     """The kernels whose names contradict better evidence, the most expensive first."""
     us = _by_name(kernels, "us")
-    found = (replace(conflict, us=us[conflict.name]) for conflict in evidence.conflicts(us))
-    return tuple(sorted(found, key=lambda conflict: -conflict.us))
+    conflicts = (replace(conflict, us=us[conflict.name]) for conflict in evidence.conflicts(us))
+    return tuple(sorted(conflicts, key=lambda conflict: -conflict.us))
 
 
 def _by_name(kernels: Sequence[KernelRow], time: str) -> dict[str, float]:
-    found: defaultdict[str, float] = defaultdict(float)
+    totals: defaultdict[str, float] = defaultdict(float)
     for row in kernels:
-        found[row.name] += getattr(row, time)
-    return found
+        totals[row.name] += getattr(row, time)
+    return totals

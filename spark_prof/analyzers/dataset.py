@@ -30,7 +30,7 @@ class RankFigures:
 
 
 @dataclass(frozen=True)
-class Recording:
+class DatasetRecording:
     """One recording of a dataset."""
 
     name: str  # its path below the dataset's folder
@@ -63,17 +63,17 @@ class Dataset:
 
     name: str  # the folder or URL
     # The shortest median decode step first, those without decode steps last.
-    recordings: tuple[Recording, ...]
+    recordings: tuple[DatasetRecording, ...]
     failures: tuple[Failure, ...]  # by name
 
 
-def recording_of(bundle: Bundle, name: str) -> Recording:
+def recording_of(bundle: Bundle, name: str) -> DatasetRecording:
     """The row of one recording."""
     first = summarize(bundle)
-    lowest, *others = bundle.ranks
+    lowest, *other_ranks = bundle.ranks
     figures = [_figures(lowest, first)]
-    figures += [_figures(rank, summarize(bundle, rank)) for rank in others]
-    return Recording(
+    figures += [_figures(rank, summarize(bundle, rank)) for rank in other_ranks]
+    return DatasetRecording(
         name=name,
         model=first.run.model,
         gpu=first.gpu.name,

@@ -66,16 +66,16 @@ def first_sentence(text: str) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
-def keyed(found: Iterable[Finding], verify: Command = NONE) -> tuple[Finding, ...]:
+def keyed(findings: Iterable[Finding], verify: Command = NONE) -> tuple[Finding, ...]:
     """The findings with their keys, and with this way to verify them where they have no other."""
-    made, taken, keys = tuple(found), Counter[str](), {}
+    rows, counts, keys = tuple(findings), Counter[str](), {}
     # Figures change from run to run, and the order with them; texts begin with names.
-    for number, each in sorted(enumerate(made), key=lambda pair: pair[1].text):
-        subject = re.sub(r"[^A-Za-z0-9_.]+", "-", each.subject).strip("-")[:_LONGEST]
-        key = f"{each.id}:{subject}" if subject else each.id
-        taken[key] += 1
-        keys[number] = f"{key}.{taken[key]}" if taken[key] > 1 else key
+    for number, finding in sorted(enumerate(rows), key=lambda pair: pair[1].text):
+        subject = re.sub(r"[^A-Za-z0-9_.]+", "-", finding.subject).strip("-")[:_LONGEST]
+        key = f"{finding.id}:{subject}" if subject else finding.id
+        counts[key] += 1
+        keys[number] = f"{key}.{counts[key]}" if counts[key] > 1 else key
     return tuple(
-        replace(each, key=keys[number], verify=each.verify or verify)
-        for number, each in enumerate(made)
+        replace(finding, key=keys[number], verify=finding.verify or verify)
+        for number, finding in enumerate(rows)
     )

@@ -61,59 +61,62 @@ def first_uses(steps: pd.DataFrame, working_us: Floats | None = None) -> FirstUs
     )
     codes = shape.factorize()[0]
     first, alone = np.zeros(count, bool), np.zeros(count, bool)
-    known = np.isin(phase, ("decode", "mixed", "prefill"))
+    has_phase = np.isin(phase, ("decode", "mixed", "prefill"))
     single = []  # steps of a shape that does not come back, or hardly
     for code in range(int(codes.max(initial=-1)) + 1):
-        own = np.flatnonzero((codes == code) & known)
-        if not len(own):
+        places = np.flatnonzero((codes == code) & has_phase)
+        if not len(places):
             continue
-        if len(own) == 1 or (phase[own[0]] == "mixed" and len(own) < _FEW):
-            single += own.tolist()
-        if len(own) == 1:
+        if len(places) == 1 or (phase[places[0]] == "mixed" and len(places) < _FEW):
+            single += places.tolist()
+        if len(places) == 1:
             continue
-        lead, later = own[0], own[1:]
+        lead, later = places[0], places[1:]
         # More work takes at most as many times as long.
         expected = us[later] * np.maximum(tokens[lead] / tokens[later], 1.0)
         first[lead] = us[lead] > _FAR * max(float(np.median(expected)), float(expected[0]))
     for place in (place for place in single if not first[place]):
         mixed = phase[place] == "mixed"
         alone[place] = _beyond(
-            place, us, tokens, decode, known & ~first, working_us if mixed else None
+            place, us, tokens, decode, has_phase & ~first, working_us if mixed else None
         )
     return FirstUses(first, alone)
 
 
 def _beyond(
-    place: int, us: Floats, tokens: Floats, decode: Flags, known: Flags, working_us: Floats | None
+    place: int,
+    us: Floats,
+    tokens: Floats,
+    decode: Flags,
+    has_phase: Flags,
+    working_us: Floats | None,
 ) -> bool:
     """Whether a step without any like it is far beyond what the others let expect."""
-    others = known & (decode == decode[place])
-    others[place] = False
+    comparable = has_phase & (decode == decode[place])
+    comparable[place] = False
     # Nothing with as much work or more, or in proportion to it, takes nearly as long.
-    least = us[others] * np.maximum(tokens[place] / tokens[others], 1.0)
+    least = us[comparable] * np.maximum(tokens[place] / tokens[comparable], 1.0)
     if len(least) and us[place] > _VERY_FAR * float(np.median(least)):
         return True
-    if working_us is None or not (known & decode).any():
+    if working_us is None or not (has_phase & decode).any():
         return False
-    usual = float(np.median(us[known & decode]))
+    usual = float(np.median(us[has_phase & decode]))
     idle = 1 - min(working_us[place] / us[place], 1.0) if us[place] else 0.0
     return bool(idle >= _IDLE and us[place] > _VERY_FAR * usual)
 
 
 def told_first_uses(steps: Steps) -> Iterator[str]:
     """One line on the steps that use a kernel for the first time."""
-    found = steps.first_use_steps
-    if not found:
+    uses = steps.first_use_steps
+    if not uses:
         return
-    kinds = ", ".join(
-        f"{count} {phase}" for phase, count in Counter(u.phase for u in found).items()
-    )
-    low, high = (f"{of(u.us for u in found) / 1e3:,.0f}" for of in (min, max))
+    kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(u.phase for u in uses).items())
+    low, high = (f"{of(u.us for u in uses) / 1e3:,.0f}" for of in (min, max))
     span = low if low == high else f"{low} to {high}"
-    unsure = sum(not each.certain for each in found)
+    unsure = sum(not use.certain for use in uses)
     why = "the first use of a kernel compiles it, and later steps like them are fast"
-    if unsure == len(found):
+    if unsure == len(uses):
         why = "likely the first use of a kernel, which compiles it; no other step is like them"
     elif unsure:
         why += f" ({unsure} have none like them: likely)"
-    yield f"{len(found):,} of {steps.count:,} steps count in no time ({kinds}; {span} ms): {why}."
+    yield f"{len(uses):,} of {steps.count:,} steps count in no time ({kinds}; {span} ms): {why}."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.ceiling_rows import Question, WeightsOfModel
-from spark_prof.analyzers.ceilings.checkpoint_ceilings import Change, changed
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import FormatChange, changed
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.measured_gap import Gap, gap_of
@@ -88,7 +88,7 @@ def what_ifs(checkpoint: Checkpoint, gpu: Gpu, question: Question) -> Iterator[W
 def _in_format(
     model: WeightsOfModel, title: str, form: str, components: frozenset[str]
 ) -> WeightsOfModel:
-    return changed(model, Change(form, title, components, form, widens=True)) or model
+    return changed(model, FormatChange(form, title, components, form, widens=True)) or model
 
 
 def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from spark_prof.analyzers.comparing.comparison import Comparison, Side
+from spark_prof.analyzers.comparing.comparison import ComparedRecording, Comparison
 from spark_prof.analyzers.comparing.outcome import outcome_of
 from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.dashboards import compare_gate, compare_sections, section
@@ -137,7 +137,7 @@ def _record(compared: Compared) -> dict[str, Any]:
     }
 
 
-def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
+def _sides(recordings: Sequence[ComparedRecording]) -> dict[str, Any]:
     """The first recording of a side, and the sources of all."""
     report = recordings[0].report
     return {

@@ -9,12 +9,12 @@ from operator import attrgetter, itemgetter
 from statistics import fmean
 
 from spark_prof.analyzers.comparing.comparison import (
+    ComparedRecording,
     Comparison,
     KernelPart,
     LayerPart,
-    Part,
     PhaseComparison,
-    Side,
+    StepPart,
 )
 from spark_prof.analyzers.comparing.kernel_sums import kernels_of
 from spark_prof.analyzers.comparing.noise import Change
@@ -144,17 +144,17 @@ def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
     return a, b
 
 
-def _clock(side: Side) -> str:
+def _clock(side: ComparedRecording) -> str:
     clocks = side.report.gpu.clocks
     return f"{clocks.sm_mhz:,} MHz" if clocks else MISSING
 
 
-def _told(side: Side) -> TokenTime | None:
+def _told(side: ComparedRecording) -> TokenTime | None:
     told = side.report.steps.told
     return told.time if told is not None and told.time.token_us > 0 else None
 
 
-def _tpot_us(side: Side) -> float | None:
+def _tpot_us(side: ComparedRecording) -> float | None:
     return time.token_us if (time := _told(side)) is not None else None
 
 
@@ -394,6 +394,6 @@ def _mix(engines: tuple[tuple[str, float], ...]) -> str:
     return found or MISSING
 
 
-def _computes_otherwise(part: Part) -> bool:
+def _computes_otherwise(part: StepPart) -> bool:
     a, b = dict(part.engines_a), dict(part.engines_b)
     return any(abs(a.get(label, 0.0) - b.get(label, 0.0)) >= 0.05 for label in {*a, *b})

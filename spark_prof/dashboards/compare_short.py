@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from spark_prof.analyzers.comparing.comparison import Comparison, Part, PhaseComparison, Setting
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Setting, StepPart
 from spark_prof.analyzers.comparing.outcome import change_of, outcome_of
 from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.analyzers.typed_command import Command, command, source_word
@@ -132,7 +132,7 @@ def _one_line(phase: PhaseComparison, names: Names) -> Section:
 def _largest_parts(phase: PhaseComparison, names: Names, most: int, *, kernels: bool) -> Section:
     """The parts that changed most, or took most where no change is told, and their sums."""
 
-    def weight(part: Part) -> float:
+    def weight(part: StepPart) -> float:
         change = part.change
         return max(change.a, change.b) if phase.obstacle else abs(change.us)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_prof.analyzers.clients.client_comparison import client_row
-from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
+from spark_prof.analyzers.dataset import Dataset, DatasetRecording, RankFigures
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
@@ -24,7 +24,7 @@ _LONGEST_PROSE = 1000
 
 
 class _Row(NamedTuple):
-    recording: Recording
+    recording: DatasetRecording
     figures: RankFigures
 
 

@@ -46,7 +46,7 @@ def answer(found: LoadComparison) -> str:
             f"{a} and {b} are not comparable: their loads differ ({_FIELDS[found.other]}: {ours} "
             f"and {theirs})"
         )
-    told = found.told
+    told = found.headline
     assert told is not None
     short, what = _NAMES[told.quantity]
     change = told.change

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_prof.analyzers.comparing.comparison import Side
+from spark_prof.analyzers.comparing.comparison import ComparedRecording
 from spark_prof.analyzers.summary import summary_of
 from spark_prof.analyzers.views.kernel_columns import columns_of
 from spark_prof.datasets.opened import ceilings_for, opened
@@ -25,7 +25,7 @@ from spark_prof.traces.resolve import (
 )
 
 
-def read_side(source: str | Source, rank: int | None = None) -> Side:
+def read_side(source: str | Source, rank: int | None = None) -> ComparedRecording:
     """One side of a comparison: a bundle, a trace, or the URL of one."""
     with opened(source) as bundle:
         rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
@@ -35,7 +35,7 @@ def read_side(source: str | Source, rank: int | None = None) -> Side:
     if summary.report.steps.left_out:
         # Those of steps whose clock was wrong may lie within other steps.
         kernels = kernels[kernels["step"].isin(summary.steps["step"]) | (kernels["step"] < 0)]
-    return Side(
+    return ComparedRecording(
         source=source if isinstance(source, str) else source.name,
         report=summary.report,
         kernels=columns_of(kernels, summary.steps["step"].to_numpy()),

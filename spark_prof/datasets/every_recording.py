@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path, PurePosixPath
 
-from spark_prof.analyzers.dataset import Dataset, Failure, Recording, recording_of
+from spark_prof.analyzers.dataset import Dataset, DatasetRecording, Failure, recording_of
 from spark_prof.datasets.engines import Engine, Outcome, run_each
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
@@ -69,12 +69,12 @@ def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
     return Dataset(folder.name, tuple(sorted(found, key=_fastest)), failures)
 
 
-def summarize_member(member: Member) -> Recording:
+def summarize_member(member: Member) -> DatasetRecording:
     """Reads one recording; what runs in the workers."""
     with opened(member.source) as bundle:
         return recording_of(bundle, member.name)
 
 
-def _fastest(recording: Recording) -> tuple[float, str]:
+def _fastest(recording: DatasetRecording) -> tuple[float, str]:
     median = recording.first.decode_median_us
     return (math.inf if median is None else median, recording.name)

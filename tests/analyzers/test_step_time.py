@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison, beside_clients
+from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow, beside_clients
 from spark_prof.analyzers.step_time import (
     HOST,
     LAUNCH_GAPS,
@@ -36,7 +36,7 @@ def ledger(batch_size: int | None, step_us: float, phase: str = "decode") -> Led
     return Ledger(phase, batch_size, 10, spread, step_us / 2e3, 0.0, ())
 
 
-def client(concurrency: int | None, *comparisons: Comparison) -> ClientRow:
+def client(concurrency: int | None, *comparisons: ClientComparison) -> ClientRow:
     return ClientRow(
         tool="vllm bench serve", model="m", label="run", concurrency=concurrency,
         mean_concurrency=None, request_rate=None, duration_s=None, completed=None, failed=None,
@@ -45,8 +45,8 @@ def client(concurrency: int | None, *comparisons: Comparison) -> ClientRow:
     )  # fmt: skip
 
 
-TPOT = Comparison("output_token", "mean", 2600.0, 2500.0)
-ITL = Comparison("chunk", "median", 5300.0, 5000.0)
+TPOT = ClientComparison("output_token", "mean", 2600.0, 2500.0)
+ITL = ClientComparison("chunk", "median", 5300.0, 5000.0)
 LEDGERS = (ledger(None, 5000.0), ledger(1, 4000.0), ledger(8, 6000.0))
 
 
@@ -61,7 +61,7 @@ def test_beside_the_ledger_of_its_batch_size(concurrency: int | None, step: floa
 
 def test_nothing_to_compare() -> None:
     for ledgers, comparison in (
-        (LEDGERS, Comparison("first_token", "mean", 9.0, 8.0)),
+        (LEDGERS, ClientComparison("first_token", "mean", 9.0, 8.0)),
         ((), TPOT),
         ((ledger(None, 5000.0, "prefill"),), TPOT),
         ((replace(LEDGERS[0], ms_per_token=None),), TPOT),

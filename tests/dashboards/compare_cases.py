@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_prof.analyzers.comparing.comparison import Side
+from spark_prof.analyzers.comparing.comparison import ComparedRecording
 from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import NOTHING
 from spark_prof.arrays import Int64s
@@ -539,16 +539,16 @@ class Pool:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._read: dict[Base, Side] = {}
+        self._read: dict[Base, ComparedRecording] = {}
 
-    def _side(self, base: Base) -> Side:
+    def _side(self, base: Base) -> ComparedRecording:
         if base not in self._read:
             path = self.folder / f"world-{len(self._read)}"
             base.world().bundle(path)
             self._read[base] = read_side(str(path))
         return self._read[base]
 
-    def side(self, made: Made, source: str) -> Side:
+    def side(self, made: Made, source: str) -> ComparedRecording:
         """One recording: its steps, stretched, with the circumstances that it was made under."""
         whole = self._side(made.base)
         steps = whole.steps.iloc[chosen(made)].reset_index(drop=True)
@@ -576,9 +576,9 @@ class Pool:
         report = replace(whole.report, run=run, parallel=parallel)
         facts: Mapping[str, object] = {**whole.facts, "model_config": dict(made.config),
                                        "model": made.name}  # fmt: skip
-        return Side(source, report, kernels, steps, facts)
+        return ComparedRecording(source, report, kernels, steps, facts)
 
-    def sides(self, case: Case) -> tuple[list[Side], list[Side]]:
+    def sides(self, case: Case) -> tuple[list[ComparedRecording], list[ComparedRecording]]:
         """Both sides, every recording of an engine start of its own."""
         return (
             [self.side(made, f"before-{n}") for n, made in enumerate(case.a)],

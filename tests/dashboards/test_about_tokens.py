@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
 from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section
@@ -59,7 +59,7 @@ def test_a_client_stands_beside_it() -> None:
         tool="vllm bench serve", model="m", label="c1", concurrency=1, mean_concurrency=None,
         request_rate=None, duration_s=None, completed=None, failed=None, output_throughput=None,
         ttft=none, tpot=none, itl=none, e2e=none, tokens_per_chunk=None, acceptance_length=None,
-        comparisons=(Comparison("output_token", "mean", 1100.0, 1000.0),), verdict="agrees",
+        comparisons=(ClientComparison("output_token", "mean", 1100.0, 1000.0),), verdict="agrees",
         sentences=("They agree.",),
     )  # fmt: skip
     ledger = replace(DECODE, ms_per_token=1.0)

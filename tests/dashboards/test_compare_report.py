@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.comparing.compare_sides import compare
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Setting, Side
+from spark_prof.analyzers.comparing.comparison import (
+    ComparedRecording,
+    Comparison,
+    PhaseComparison,
+    Setting,
+)
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
@@ -28,7 +33,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m|`[x](http://x)@you\u202e\n# **b** {
 
 
 @cache
-def side(name: str) -> Side:
+def side(name: str) -> ComparedRecording:
     return read_side(str(DATA / name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from spark_prof.analyzers.dataset import Dataset, Failure, RankFigures, Recording
+from spark_prof.analyzers.dataset import Dataset, DatasetRecording, Failure, RankFigures
 from spark_prof.dashboards.dataset_report import document_of, render_dataset
 from spark_prof.dashboards.section import Layout
 
@@ -14,7 +14,7 @@ FIGURES = RankFigures(
     tokens_per_s=123.4, kernels_us=8000.0, components={"experts": 0.75, "attention": 0.25},
     layer_coverage=1.0, component_coverage=0.99, engine_coverage=0.5,
 )  # fmt: skip
-FAST = Recording(
+FAST = DatasetRecording(
     "fast", "tiny (Tiny, mxfp4)", "NVIDIA GB10", "eager", "cupti", "complete", (FIGURES,), ("note",)
 )
 SLOW = replace(

@@ -27,7 +27,7 @@ from spark_prof.analyzers.clients.client_rows import ClientRow, ClientToken
 from spark_prof.analyzers.comparing.comparison import PhaseComparison, Setting
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.outcome import Outcome
-from spark_prof.analyzers.dataset import Failure, Recording
+from spark_prof.analyzers.dataset import DatasetRecording, Failure
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, KnownIssue
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.fallbacks.verdict import Verdict as EngineVerdict
@@ -127,7 +127,7 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "clients": ("report --format json of a load generator's result", {
         "schema": int, "sources": list[str], "clients": [ClientRow], "lost": list[str]}),
     "dataset": ("report FOLDER --format json", {
-        "schema": int, "dataset": str, "recordings": [Recording], "failures": [Failure]}),
+        "schema": int, "dataset": str, "recordings": [DatasetRecording], "failures": [Failure]}),
     "compare": ("compare --format json", {
         "schema": int, "kind": str, "reference": _SIDE,
         "comparisons": [{

@@ -17,8 +17,8 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.attribution.evidence import BASIS, PROOFS, Evidence
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
+from spark_prof.analyzers.attribution.ownership import BASIS, PROOFS, Ownership
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm
 from spark_prof.analyzers.classify.collectives import collective_kind
 from spark_prof.analyzers.lookup import Integers, NameColumn, combined, copies_in
@@ -38,7 +38,7 @@ def serve(
     bundle: Bundle,
     rank: int,
     rows: pd.DataFrame,
-    found: Evidence,
+    ownership: Ownership,
     exchanges: Flags,
     *,
     fused: bool = False,
@@ -47,13 +47,13 @@ def serve(
 
     Args:
         rows: name, kind, start_ns and step, in order of start.
-        found: what is known of each row; of a collective it is what it serves.
+        ownership: what is known of each row; of a collective it is what it serves.
         exchanges: which rows are collectives.
         fused: also those whose weight told the norm that is fused with them.
     """
     step = rows["step"].to_numpy()
-    by_weight = exchanges & (found.basis == BASIS["weight"]) & fused
-    bare = ~found.settled | (found.basis == BASIS["order"]) | by_weight
+    by_weight = exchanges & (ownership.basis == BASIS["weight"]) & fused
+    bare = ~ownership.settled | (ownership.basis == BASIS["order"]) | by_weight
     bare &= exchanges & (step >= 0)
     if not bare.any():
         return
@@ -61,61 +61,65 @@ def serve(
     row, stream = at.index.to_numpy(), at["stream"].to_numpy()
     passed = exchanges | copies_in(rows) | NameColumn(rows["name"]).flags(hands_on)
     # In a model's order the next layer's norm begins right behind the last product of one.
-    passed |= (found.basis == BASIS["order"]) & (found.component == CODES["norm"])
+    passed |= (ownership.basis == BASIS["order"]) & (ownership.component == CODES["norm"])
     works, steps = ~passed[row], step[row]
     by_stream = np.lexsort((stream, steps))
     near = _latest(works[by_stream], steps[by_stream], stream[by_stream])
-    own, latest = np.full(len(row), -1), _latest(works, steps)
-    own[by_stream] = np.where(near >= 0, by_stream[near], -1)
-    known = found.settled & (found.component >= 0)
-    wanted = np.flatnonzero(bare[row] & (latest >= 0))
-    mine, last = row[own[wanted]], row[latest[wanted]]
+    on_stream, latest = np.full(len(row), -1), _latest(works, steps)
+    on_stream[by_stream] = np.where(near >= 0, by_stream[near], -1)
+    has_owner = ownership.settled & (ownership.component >= 0)
+    places = np.flatnonzero(bare[row] & (latest >= 0))
+    mine, last = row[on_stream[places]], row[latest[places]]
     # A stream that rarely runs anything else may last have worked for another layer.
-    apart = known[last] & known[mine] & (found.layer[last] != found.layer[mine])
-    alone = (own[wanted] < 0) | apart
-    source, to = np.where(alone, last, mine), row[wanted]
-    guesses = ~np.isin(found.basis[source], [*PROOFS, BASIS["flow"]])
-    found.layer = found.layer.copy()
-    by_order = (found.basis[to] == BASIS["order"]) & ~known[source] & (found.layer[source] >= 0)
-    found.layer[to[by_order]] = found.layer[source[by_order]]
-    found.component[to[by_order]] = -1
-    told = known[source] & ~(guesses & by_weight[to])
+    apart = has_owner[last] & has_owner[mine] & (ownership.layer[last] != ownership.layer[mine])
+    alone = (on_stream[places] < 0) | apart
+    source, to = np.where(alone, last, mine), row[places]
+    guesses = ~np.isin(ownership.basis[source], [*PROOFS, BASIS["flow"]])
+    ownership.layer = ownership.layer.copy()
+    by_order = (
+        (ownership.basis[to] == BASIS["order"])
+        & ~has_owner[source]
+        & (ownership.layer[source] >= 0)
+    )
+    ownership.layer[to[by_order]] = ownership.layer[source[by_order]]
+    ownership.component[to[by_order]] = -1
+    receives = has_owner[source] & ~(guesses & by_weight[to])
     # What prepares the norm that is fused with it is not what it serves.
-    told &= ~(by_weight[to] & (found.role[source] == found.role[to]))
-    source, to, alone = source[told], to[told], alone[told]
-    proven = np.isin(found.basis[source], PROOFS)
-    basis = np.where(proven, BASIS["flow"], found.basis[source])
+    receives &= ~(by_weight[to] & (ownership.role[source] == ownership.role[to]))
+    source, to, alone = source[receives], to[receives], alone[receives]
+    proven = np.isin(ownership.basis[source], PROOFS)
+    basis = np.where(proven, BASIS["flow"], ownership.basis[source])
     basis[proven & ~alone] = BASIS["stream"]
-    found.fused = np.where(by_weight, found.role, 0)
-    found.fused[np.setdiff1d(np.flatnonzero(by_weight), to)] = 0
+    ownership.fused = np.where(by_weight, ownership.role, 0)
+    ownership.fused[np.setdiff1d(np.flatnonzero(by_weight), to)] = 0
     # A layer that was open at the launch is believed before that of what ran before.
-    fixed = (found.layer[to] >= 0) & ~found.settled[to]
-    found.layer[to] = np.where(fixed, found.layer[to], found.layer[source])
-    found.component[to], role = found.component[source], found.role[source]
-    found.role[to] = role if found.of_module is None else found.of_module[role]
-    found.basis[to], found.settled[to] = basis, True
+    fixed = (ownership.layer[to] >= 0) & ~ownership.settled[to]
+    ownership.layer[to] = np.where(fixed, ownership.layer[to], ownership.layer[source])
+    ownership.component[to], role = ownership.component[source], ownership.role[source]
+    ownership.role[to] = role if ownership.of_module is None else ownership.of_module[role]
+    ownership.basis[to], ownership.settled[to] = basis, True
 
 
 def between_layers(
-    bundle: Bundle, rank: int, rows: pd.DataFrame, found: Evidence, exchanges: Flags
+    bundle: Bundle, rank: int, rows: pd.DataFrame, ownership: Ownership, exchanges: Flags
 ) -> None:
     """Gives collectives of which nothing tells what they serve the layer around them, in place."""
     step = rows["step"].to_numpy()
-    bare = exchanges & (step >= 0) & ~found.settled & (found.layer < 0)
+    bare = exchanges & (step >= 0) & ~ownership.settled & (ownership.layer < 0)
     if not bare.any():
         return
     at = _launched(bundle, rank, rows, np.isin(step, np.unique(step[bare])))
     row = at.index.to_numpy()
-    known, steps = (found.settled & ~exchanges)[row], step[row]
-    wanted = np.flatnonzero(bare[row])
-    before = _latest(known, steps)[wanted]
-    after = len(row) - 1 - _latest(known[::-1], steps[::-1])[len(row) - 1 - wanted]
+    has_owner, steps = (ownership.settled & ~exchanges)[row], step[row]
+    places = np.flatnonzero(bare[row])
+    before = _latest(has_owner, steps)[places]
+    after = len(row) - 1 - _latest(has_owner[::-1], steps[::-1])[len(row) - 1 - places]
     inside = (before >= 0) & (after < len(row))
-    wanted, before, after = wanted[inside], found.layer[row[before[inside]]], after[inside]
-    same = (before == found.layer[row[after]]) & (before >= 0)
-    found.layer = found.layer.copy()
-    found.layer[row[wanted[same]]] = before[same]
-    found.basis[row[wanted[same]]] = BASIS["flow"]
+    places, before, after = places[inside], ownership.layer[row[before[inside]]], after[inside]
+    same = (before == ownership.layer[row[after]]) & (before >= 0)
+    ownership.layer = ownership.layer.copy()
+    ownership.layer[row[places[same]]] = before[same]
+    ownership.basis[row[places[same]]] = BASIS["flow"]
 
 
 @lru_cache(maxsize=16384)
@@ -128,7 +132,7 @@ def hands_on(name: str) -> bool:
     return fills or finishes_gemm(name) or classify(name).conversion is not None
 
 
-def name_collectives(names: pd.Series, found: Evidence, exchanges: Flags) -> None:
+def name_collectives(names: pd.Series, ownership: Ownership, exchanges: Flags) -> None:
     """Makes collectives of those rows, whose roles say what they serve and how, in place.
 
     Of `mlp.experts` it makes `mlp.experts → all_reduce`, of nothing `all_reduce`; of one that norms
@@ -137,37 +141,37 @@ def name_collectives(names: pd.Series, found: Evidence, exchanges: Flags) -> Non
     rows = np.flatnonzero(exchanges)
     if not len(rows):
         return
-    fused = np.zeros(len(rows), np.int64) if found.fused is None else found.fused[rows]
+    fused = np.zeros(len(rows), np.int64) if ownership.fused is None else ownership.fused[rows]
     # What it serves is not known: the norm is all that its weight tells.
-    alone = found.basis[rows] == BASIS["weight"]
-    role = np.where(alone, 0, found.role[rows]).astype(np.int64)
-    fused = np.where(alone, found.role[rows], fused)
+    alone = ownership.basis[rows] == BASIS["weight"]
+    role = np.where(alone, 0, ownership.role[rows]).astype(np.int64)
+    fused = np.where(alone, ownership.role[rows], fused)
     kinds = [_kind(str(name)) for name in names.cat.categories]
     distinct = list(dict.fromkeys(kinds))
     kind = NameColumn(names).codes(lambda name: distinct.index(_kind(name)))[rows]
     # Where no module is known the component stands for it.
-    part = np.where((role > 0) | alone, -1, found.component[rows])
+    part = np.where((role > 0) | alone, -1, ownership.component[rows])
     served = (*COMPONENTS[: CODES["collective"]], "")
     place, first = combined(role, part, kind, fused)
     texts = [
         _role(
-            found.roles[role[n]] or served[min(part[n], len(served) - 1)],
+            ownership.roles[role[n]] or served[min(part[n], len(served) - 1)],
             distinct[kind[n]],
-            found.roles[fused[n]],
+            ownership.roles[fused[n]],
         )
         for n in first
     ]
-    numbers = {text: n for n, text in enumerate(dict.fromkeys((*found.roles, *texts)))}
-    found.roles = tuple(numbers)
-    found.role = found.role.astype(np.int32)
-    found.role[rows] = np.array([numbers[text] for text in texts], np.int32)[place]
-    found.component[rows] = CODES["collective"]
-    if found.reads is not None:
+    numbers = {text: n for n, text in enumerate(dict.fromkeys((*ownership.roles, *texts)))}
+    ownership.roles = tuple(numbers)
+    ownership.role = ownership.role.astype(np.int32)
+    ownership.role[rows] = np.array([numbers[text] for text in texts], np.int32)[place]
+    ownership.component[rows] = CODES["collective"]
+    if ownership.reads is not None:
         # The little that one reads of a norm bounds no exchange from below.
-        codes = found.reads.codes.copy()
+        codes = ownership.reads.codes.copy()
         codes[rows] = 0  # nothing
-        found.reads = pd.Categorical.from_codes(codes, categories=found.reads.categories)
-    found.basis[rows[found.basis[rows] == BASIS["none"]]] = BASIS["name"]
+        ownership.reads = pd.Categorical.from_codes(codes, categories=ownership.reads.categories)
+    ownership.basis[rows[ownership.basis[rows] == BASIS["none"]]] = BASIS["name"]
 
 
 def served_by(role: str) -> str:
@@ -211,5 +215,5 @@ def _latest(flags: Flags, *groups: Integers) -> Integers:
     for group in groups:
         begins |= np.diff(group, prepend=group[:1] - 1) != 0
     begin = np.maximum.accumulate(np.where(begins, places, 0))
-    found = np.maximum.accumulate(np.where(flags, places, -1))
-    return np.where(found >= begin, found, -1)
+    nearest = np.maximum.accumulate(np.where(flags, places, -1))
+    return np.where(nearest >= begin, nearest, -1)

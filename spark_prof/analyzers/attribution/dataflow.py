@@ -54,7 +54,7 @@ class Sequence:
     named: Integers
     layer: Integers  # decoder layer, -1 for none yet, or for none at all
     role: Integers  # number of the role
-    known: Flags  # whether component and layer are proven
+    settled: Flags  # whether component and layer are proven
     to_consumer: Flags  # whether it works for what comes after it
     product: Flags  # whether it is a matrix product by name
     # Whether it is a collective, which takes no owner over and whose layer bounds nobody's; None
@@ -71,28 +71,31 @@ def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Intege
     return use
 
 
-def follow(rows: Sequence, held: pd.DataFrame) -> Flags:
+def follow(rows: Sequence, addresses: pd.DataFrame) -> Flags:
     """Gives owners to launches without one, in place, and returns which got one.
 
     A component or a layer that one has already is kept: what serves all layers, such as rope, takes
-    the layer alone. Held are addresses of activations: `holder` (place of the launch), `address`,
-    and `use` as `use_of` has it.
+    the layer alone.
+
+    Args:
+        addresses: of activations: `holder` (place of the launch), `address`, and `use` as `use_of`
+            has it.
     """
-    before = _neighbours(rows, held)
+    before = _neighbours(rows, addresses)
     after = before[::-1]
     around = _proven_around(rows)
-    proven = rows.known.copy()
+    proven = rows.settled.copy()
     # Each waits for its nearest neighbour's owner; only where nobody finds one, it looks beyond.
     late, early = rows.to_consumer, ~rows.to_consumer
     for beyond in (False, True):
         for forward, of in ((True, late), (False, early), (True, early), (False, late)):
             _spread(rows, after if forward else before, of, around, forward=forward, beyond=beyond)
-    return rows.known & ~proven
+    return rows.settled & ~proven
 
 
-def _neighbours(rows: Sequence, held: pd.DataFrame) -> Int64s:
+def _neighbours(rows: Sequence, addresses: pd.DataFrame) -> Int64s:
     """Pairs of launches, the later one first, that hold an address with none in between."""
-    words = held.assign(step=rows.step[held["holder"]])
+    words = addresses.assign(step=rows.step[addresses["holder"]])
     # What is written in place is read, too: its first entry says so.
     order = np.lexsort((-words["use"], words["holder"], words["address"], words["step"]))
     words = words.iloc[order].drop_duplicates(["step", "address", "holder"])
@@ -100,22 +103,22 @@ def _neighbours(rows: Sequence, held: pd.DataFrame) -> Int64s:
     words = words.assign(before=holders.shift(fill_value=-1), holders=holders.transform("size"))
     in_step = words["step"].map(pd.Series(rows.step).value_counts())
     workspace = (words["holders"] * _WORKSPACE > in_step) & (in_step >= _FEW)
-    tells = np.where(workspace, words["use"] == _READ, words["use"] != _WRITTEN)
-    pairs = words[tells & (words["before"] >= 0)]
+    may_read = np.where(workspace, words["use"] == _READ, words["use"] != _WRITTEN)
+    pairs = words[may_read & (words["before"] >= 0)]
     holder, reads = pairs["holder"].to_numpy(), (pairs["use"] == _READ).to_numpy()
     # What has a component already lacks a layer, which any neighbour that fits may tell.
     decided = np.zeros(len(rows.step), bool)
     decided[holder[reads]] = True
     chosen = reads | ~(decided & (rows.component < 0))[holder]
-    found: Int64s = pairs[["holder", "before"]].to_numpy(np.int64)[chosen].T
-    return found
+    neighbours: Int64s = pairs[["holder", "before"]].to_numpy(np.int64)[chosen].T
+    return neighbours
 
 
 def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
     """The layers of the nearest proven launches of the step before and after each, -2 for none."""
-    proven = rows.known if rows.exchanges is None else rows.known & ~rows.exchanges
-    known = pd.Series(np.where(proven, rows.layer, np.nan)).groupby(rows.step)
-    before, after = known.ffill().fillna(-2), known.bfill().fillna(-2)
+    proven = rows.settled if rows.exchanges is None else rows.settled & ~rows.exchanges
+    layers = pd.Series(np.where(proven, rows.layer, np.nan)).groupby(rows.step)
+    before, after = layers.ffill().fillna(-2), layers.bfill().fillna(-2)
     return before.to_numpy().astype(np.int64), after.to_numpy().astype(np.int64)
 
 
@@ -129,38 +132,40 @@ def _spread(
     beyond: bool,
 ) -> None:
     """Takes owners over from neighbours on one side until nothing changes."""
-    open_ones = of & ~rows.known & ~rows.product
+    open_ones = of & ~rows.settled & ~rows.product
     if rows.exchanges is not None:
         open_ones &= ~rows.exchanges
-    own, other = pairs[:, open_ones[pairs[0]]]
+    launch, other = pairs[:, open_ones[pairs[0]]]
     for _ in range(_ROUNDS):
-        known = rows.known[other]
-        usable = np.where(known, _fits(rows, own, other, around), not beyond)
+        has_owner = rows.settled[other]
+        usable = np.where(has_owner, _fits(rows, launch, other, around), not beyond)
         nearest = np.full(len(rows.step), _FAR if forward else -1)
         pick = np.minimum if forward else np.maximum
-        pick.at(nearest, own[usable], other[usable])
-        found = np.flatnonzero((nearest >= 0) & (nearest < _FAR) & ~rows.known)
-        source = nearest[found]
-        owned = rows.known[source]
-        found, source = found[owned], source[owned]
-        if not len(found):
+        pick.at(nearest, launch[usable], other[usable])
+        receivers = np.flatnonzero((nearest >= 0) & (nearest < _FAR) & ~rows.settled)
+        source = nearest[receivers]
+        owned = rows.settled[source]
+        receivers, source = receivers[owned], source[owned]
+        if not len(receivers):
             return
-        bare = rows.component[found] < 0
-        named = rows.named[found[bare]]
-        rows.component[found[bare]] = np.where(named < 0, rows.component[source[bare]], named)
-        rows.role[found[bare]] = rows.role[source[bare]]
-        rows.layer[found] = np.where(rows.layer[found] < 0, rows.layer[source], rows.layer[found])
-        rows.known[found] = True
+        bare = rows.component[receivers] < 0
+        named = rows.named[receivers[bare]]
+        rows.component[receivers[bare]] = np.where(named < 0, rows.component[source[bare]], named)
+        rows.role[receivers[bare]] = rows.role[source[bare]]
+        rows.layer[receivers] = np.where(
+            rows.layer[receivers] < 0, rows.layer[source], rows.layer[receivers]
+        )
+        rows.settled[receivers] = True
 
 
 def _fits(
-    rows: Sequence, own: Integers, other: Integers, around: tuple[Integers, Integers]
+    rows: Sequence, launch: Integers, other: Integers, around: tuple[Integers, Integers]
 ) -> Flags:
-    layer, fixed = rows.layer[other], rows.layer[own]
-    before, after = around[0][own], around[1][own]
+    layer, fixed = rows.layer[other], rows.layer[launch]
+    before, after = around[0][launch], around[1][launch]
     between = (before >= 0) & (before <= layer) & (layer <= after)
     fits = between | (layer == before) | (layer == after) | ((before == -2) & (after == -2))
     # What has a component already lacks a layer.
-    fits &= (rows.component[own] < 0) | (layer >= 0)
-    found: Flags = fits & ((fixed < 0) | (fixed == layer))
-    return found
+    fits &= (rows.component[launch] < 0) | (layer >= 0)
+    matches: Flags = fits & ((fixed < 0) | (fixed == layer))
+    return matches

@@ -82,50 +82,59 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     """
     sizes, addresses = tensors["bytes"], tensors["address"]
     live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)
-    known = tensors[live & tensors["kind"].astype(str).isin(_KINDS)]
-    modules, types = known["module"].astype(str), known["type"].astype(str)
+    model_tensors = tensors[live & tensors["kind"].astype(str).isin(_KINDS)]
+    modules, types = model_tensors["module"].astype(str), model_tensors["type"].astype(str)
     # An earlier spark-prof may not have known the module.
-    told = zip(known["component"].astype(str), modules, types, strict=True)
+    descriptions = zip(model_tensors["component"].astype(str), modules, types, strict=True)
     names = pd.Series(
-        [name or component_of(path, kind) for name, path, kind in told], known.index, dtype="str"
+        [name or component_of(path, kind) for name, path, kind in descriptions],
+        model_tensors.index,
+        dtype="str",
     )
-    begin, size = known["address"].to_numpy(np.int64), known["bytes"].to_numpy(np.int64)
-    ranks = known["kind"].astype(str).map(_KINDS)
-    matrix = known["shape"].astype(str).str.contains("x", regex=False) & ~names.isin(_NO_PRODUCTS)
+    begin, size = (
+        model_tensors["address"].to_numpy(np.int64),
+        model_tensors["bytes"].to_numpy(np.int64),
+    )
+    ranks = model_tensors["kind"].astype(str).map(_KINDS)
+    matrix = model_tensors["shape"].astype(str).str.contains("x", regex=False) & ~names.isin(
+        _NO_PRODUCTS
+    )
     rank = ranks.mask(matrix & (ranks == OTHER_WEIGHT), MATRIX).to_numpy(np.int64)
-    layer = known["layer"].to_numpy(np.int64)
+    layer = model_tensors["layer"].to_numpy(np.int64)
     in_layer = np.array([layer_of(path) for path in modules], np.int64) >= 0
     layer = np.where(in_layer & (layer < 0), _SHARED, layer)
     whole = [role_of(path) for path in modules]
-    paths = [role_of(*tensor) for tensor in zip(modules, known["name"].astype(str), strict=True)]
+    paths = [
+        role_of(*tensor) for tensor in zip(modules, model_tensors["name"].astype(str), strict=True)
+    ]
     named = dict.fromkeys(("", LM_HEAD, *roles, *sorted({*paths, *whole})))
     number = {path: n for n, path in enumerate(named)}
     of_module = np.arange(len(number))
     of_module[[number[path] for path in paths]] = [number[path] for path in whole]
     role = np.array([number[path] for path in paths], np.int64)
     component = np.array([CODES.get(name, -1) for name in names], np.int64)
-    held: dict[tuple[int, int], list[int]] = {}
+    rows_by_range: dict[tuple[int, int], list[int]] = {}
     for row in np.flatnonzero(rank >= OTHER_WEIGHT).tolist():
-        held.setdefault((begin[row], begin[row] + size[row]), []).append(row)
-    own = np.full(len(known), -1)
-    for index, rows in enumerate(held.values()):
-        own[rows] = index
+        rows_by_range.setdefault((begin[row], begin[row] + size[row]), []).append(row)
+    weight_index = np.full(len(model_tensors), -1)
+    for index, rows in enumerate(rows_by_range.values()):
+        weight_index[rows] = index
     # Each tensor in each stretch that it covers, the most exact one first.
     edges = np.unique(np.concatenate([begin, begin + size]))
     first = np.searchsorted(edges, begin)
     count = np.searchsorted(edges, begin + size) - first
-    tensor = np.repeat(np.arange(len(known)), count)
+    tensor = np.repeat(np.arange(len(model_tensors)), count)
     stretch = np.arange(len(tensor)) - np.repeat(np.cumsum(count) - count - first, count)
     key = (component == CODES["attention"], -rank, size, -begin)
     order = np.lexsort((tensor, *(values[tensor] for values in key), stretch))
     tensor, stretch = tensor[order], stretch[order]
     at = np.flatnonzero(np.diff(stretch, prepend=-1))
-    weights_first = np.lexsort((size[tensor], -begin[tensor], own[tensor] < 0, stretch))
+    weights_first = np.lexsort((size[tensor], -begin[tensor], weight_index[tensor] < 0, stretch))
 
     def over(ufunc: np.ufunc, values: npt.NDArray[Any]) -> Integers:
         """What the function makes of the values of the tensors of each stretch."""
-        found: Integers = ufunc.reduceat(values[tensor], at) if len(at) else values[:0]
-        return found
+        reduced: Integers = ufunc.reduceat(values[tensor], at) if len(at) else values[:0]
+        return reduced
 
     def common(values: npt.NDArray[Any], otherwise: int, of: Flags | bool = True) -> Integers:
         """The value where it is the only one."""
@@ -154,8 +163,8 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
         role=np.append(np.where(exact, role[best], common_role), 0),
         several=np.append(layers <= _SHARED, False),
         tied=np.append(tied, False),
-        weight=np.append(own[tensor[weights_first[at]]], -1),
+        weight=np.append(weight_index[tensor[weights_first[at]]], -1),
         roles=tuple(number),
         of_module=of_module,
-        weights=tuple(tuple(known.index[rows].tolist()) for rows in held.values()),
+        weights=tuple(tuple(model_tensors.index[rows].tolist()) for rows in rows_by_range.values()),
     )

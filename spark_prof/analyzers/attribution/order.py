@@ -55,22 +55,22 @@ def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64
 
 def nodes_of(bundle: Bundle, rank: int, nodes: Int64s) -> Int64s:
     """The captured node of each node, 0 for one whose creation nobody saw."""
-    known = bundle.frame("graph_nodes", rank, ["node", "original"])
-    return _look_up(known, nodes, np.zeros(len(nodes), np.int64))
+    graph_nodes = bundle.frame("graph_nodes", rank, ["node", "original"])
+    return _look_up(graph_nodes, nodes, np.zeros(len(nodes), np.int64))
 
 
 def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
     """The table's second column where its first one is the key, the first row of equal ones."""
-    known, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
-    if not len(known):
+    table_keys, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
+    if not len(table_keys):
         return otherwise
-    if not (known[1:] > known[:-1]).all():
-        known, first = np.unique(known, return_index=True)
+    if not (table_keys[1:] > table_keys[:-1]).all():
+        table_keys, first = np.unique(table_keys, return_index=True)
         values = values[first]
-    found = positions(known, keys)
+    places = positions(table_keys, keys)
 
     def chosen(block: slice) -> Int64s:
-        place = found[block]
+        place = places[block]
         return np.where(place >= 0, values[place], otherwise[block])
 
     return by_blocks(len(keys), np.int64, chosen)
@@ -115,7 +115,7 @@ class Launched:
     # Whether it can only be the embedding's before the first attention: its lookup and collectives.
     opens: Flags
 
-    def taken(self, order: Integers | slice) -> Launched:
+    def reordered(self, order: Integers | slice) -> Launched:
         """The same kernels in that order."""
         return Launched(*(array[order] for array in vars(self).values()))
 
@@ -145,8 +145,8 @@ def products_of(layers: pd.DataFrame, config: object = None) -> dict[str, int] |
     count = by_layer.to_numpy(np.int64)
     most = count.max(axis=1)
     # Not every layer has a router or an mlp, but every layer has an attention.
-    alike = ((count == most[:, None]) | (count == 0)).all() and count[:2].all()
-    if not alike or (outer.groupby("layer").size() == 1).any():
+    uniform = ((count == most[:, None]) | (count == 0)).all() and count[:2].all()
+    if not uniform or (outer.groupby("layer").size() == 1).any():
         return None
     return dict(zip(_COUNTED, most.tolist(), strict=True))
 
@@ -177,7 +177,7 @@ def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[
     # An operator's later kernels belong to the same product as its first one.
     products_begun = np.cumsum(gemm & rows.begins[loose], dtype=np.int32)
     earlier = np.append(np.int32(0), products_begun[first[1:] - 1])
-    done = products_begun - earlier[stretch] - gemm
+    products_before = products_begun - earlier[stretch] - gemm
     kinds, layers = [], []
     for near in (passed[first] - 1, passed[first]):
         anchor = anchors[np.clip(near, 0, len(anchors) - 1)]
@@ -187,12 +187,12 @@ def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[
     count = np.diff(earlier, append=products_begun[-1])
     starts, components, sides = _templates(kinds, layers[1] - layers[0], count, products)
     place = starts[stretch]
-    place = np.where(place > 0, place + 2 * done + gemm, 0)
+    place = np.where(place > 0, place + 2 * products_before + gemm, 0)
     layers.append(np.full(len(first), -1, layer.dtype))
     component[loose] = components[place]
     layer[loose] = np.choose(sides[place], [side[stretch] for side in layers])
     # Before the first product of a step, all up to its last row that opens it is the embedding's.
-    opening = np.flatnonzero(rows.opens[loose] & (done == 0))
+    opening = np.flatnonzero(rows.opens[loose] & (products_before == 0))
     opening = opening[((kinds[0] == 0) & (kinds[1] == 1))[stretch[opening]]]
     last = np.full(len(first), -1)
     last[stretch[opening]] = opening

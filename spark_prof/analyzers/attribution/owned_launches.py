@@ -13,10 +13,10 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.collectives import FILLS, serve
 from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
-from spark_prof.analyzers.attribution.evidence import BASIS, Evidence
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
+from spark_prof.analyzers.attribution.ownership import BASIS, Ownership
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.arrays import Flags
@@ -34,7 +34,7 @@ def own_launches(
     bundle: Bundle,
     rank: int,
     rows: pd.DataFrame,
-    found: Evidence,
+    ownership: Ownership,
     by_name: Integers,
     exchanges: Flags,
     drafts: Flags | None = None,
@@ -43,7 +43,7 @@ def own_launches(
 
     Args:
         rows: name, kind, module, start_ns, step, correlation and graph_node, in order of start.
-        found: what the module that was open tells of each.
+        ownership: what the module that was open tells of each.
         by_name: code of the component that the name tells, -1 for none.
         exchanges: which rows are collectives; their owner is what they serve.
         drafts: which rows a drafter runs: what they share with the model's tells no owner.
@@ -54,17 +54,17 @@ def own_launches(
     node = rows["graph_node"].to_numpy()
     captured, outside = nodes_of(bundle, rank, node), node == 0
     key = _keys(captured, np.where(outside, rows["correlation"].to_numpy(), -1))
-    held = _keys(arguments["node"].to_numpy(), arguments["correlation"].to_numpy())
-    known = np.unique(held[held != 0])
-    launch = positions(known, _as_read(key, known, rows, np.flatnonzero(outside)))
+    argument_keys = _keys(arguments["node"].to_numpy(), arguments["correlation"].to_numpy())
+    launch_keys = np.unique(argument_keys[argument_keys != 0])
+    launch = positions(launch_keys, _as_read(key, launch_keys, rows, np.flatnonzero(outside)))
     # Of several rows of a launch the first one is written last, and stays.
-    first = np.full(len(known), -1)
-    own = np.flatnonzero(launch >= 0)
-    first[launch[own[::-1]]] = own[::-1]
-    ran = first >= 0
-    known, first = known[ran], first[ran]
-    own_launch = (np.cumsum(ran) - 1)[launch[own]]
-    owner = positions(known, held)
+    first = np.full(len(launch_keys), -1)
+    launch_rows = np.flatnonzero(launch >= 0)
+    first[launch[launch_rows[::-1]]] = launch_rows[::-1]
+    has_row = first >= 0
+    launch_keys, first = launch_keys[has_row], first[has_row]
+    own_launch = (np.cumsum(has_row) - 1)[launch[launch_rows]]
+    owner = positions(launch_keys, argument_keys)
     arguments, owner = arguments[owner >= 0], owner[owner >= 0]
     names = rows["name"].cat
     launches = Launches(
@@ -73,40 +73,40 @@ def own_launches(
         named=by_name[first],
         names=tuple(names.categories),
     )
-    memory = memory_map(tensors, found.roles)
+    memory = memory_map(tensors, ownership.roles)
     owners = owners_of(memory, arguments, owner, launches)
     if not owners.rank.any():
         return False
-    of_launch = _decided(owners, found, by_name, first, memory.roles)
-    _hand_over(of_launch, own_launch, found, own)
-    found.of_module = memory.of_module
+    of_launch = _decided(owners, ownership, by_name, first, memory.roles)
+    _hand_over(of_launch, own_launch, ownership, launch_rows)
+    ownership.of_module = memory.of_module
     # Before data is followed: what a collective serves no address tells, and it hands that on.
-    serve(bundle, rank, rows, found, exchanges)
-    served = own[exchanges[own]][::-1]
-    _hand_over(found, served, of_launch, own_launch[exchanges[own]][::-1])
+    serve(bundle, rank, rows, ownership, exchanges)
+    served = launch_rows[exchanges[launch_rows]][::-1]
+    _hand_over(ownership, served, of_launch, own_launch[exchanges[launch_rows]][::-1])
     step = rows["step"].to_numpy()
     # Data flows through the first step that runs each launch.
-    shown = positions(np.unique(step[first]), step[own]) >= 0
-    shown &= step[own] >= 0
+    in_flow = positions(np.unique(step[first]), step[launch_rows]) >= 0
+    in_flow &= step[launch_rows] >= 0
     links = _links(tensors, arguments, owner, launches)
-    entries = rows[["start_ns", "step", "correlation", "name"]].iloc[own[shown]]
+    entries = rows[["start_ns", "step", "correlation", "name"]].iloc[launch_rows[in_flow]]
     host = bundle.frame("host", rank, ["correlation", "start_ns"])
-    order = launch_order(entries, host, captured[own[shown]])
+    order = launch_order(entries, host, captured[launch_rows[in_flow]])
     order = np.arange(len(entries)) if order is None else order
-    named, launch = by_name[own[shown]][order], own_launch[shown][order]
+    named, launch = by_name[launch_rows[in_flow]][order], own_launch[in_flow][order]
     _finish_products(launches, launch, of_launch, memory)
     if drafts is not None and drafts.any():
-        apart = 2 * entries["step"].to_numpy(np.int64) + drafts[own[shown]]
+        apart = 2 * entries["step"].to_numpy(np.int64) + drafts[launch_rows[in_flow]]
         entries = entries.assign(step=apart)
     _by_flow(entries.iloc[order], named, launches, launch, of_launch, links, memory.of_module)
-    _hand_over(of_launch, own_launch, found, own)
+    _hand_over(of_launch, own_launch, ownership, launch_rows)
     of_row = np.full(len(rows), -1)
-    of_row[own] = own_launch
-    found.reads = _weights_read(memory, owners, of_row)
+    of_row[launch_rows] = own_launch
+    ownership.reads = _weights_read(memory, owners, of_row)
     return True
 
 
-def _hand_over(of: Evidence, source: Integers, to: Evidence, target: Integers) -> None:
+def _hand_over(of: Ownership, source: Integers, to: Ownership, target: Integers) -> None:
     """Copies what is known of some to others, in place."""
     to.layer, to.role, to.roles = to.layer.copy(), to.role.astype(np.int32), of.roles
     for name in ("component", "layer", "role", "basis", "settled"):
@@ -116,11 +116,13 @@ def _hand_over(of: Evidence, source: Integers, to: Evidence, target: Integers) -
 def _keys(nodes: Integers, correlations: Integers) -> Integers:
     """One number for a node or, where it is 0, for a correlation; 0 for none."""
     outside = np.where(correlations >= 0, -1 - correlations.astype(np.int64), 0)
-    found: Integers = np.where(nodes != 0, nodes, outside)
-    return found
+    keys: Integers = np.where(nodes != 0, nodes, outside)
+    return keys
 
 
-def _as_read(key: Integers, known: Integers, rows: pd.DataFrame, outside: Integers) -> Integers:
+def _as_read(
+    key: Integers, launch_keys: Integers, rows: pd.DataFrame, outside: Integers
+) -> Integers:
     """The keys, with those of launches outside graphs that nobody read exchanged for their like's.
 
     Arguments are read in the first steps of each kind. Another step that launches kernels of the
@@ -136,9 +138,9 @@ def _as_read(key: Integers, known: Integers, rows: pd.DataFrame, outside: Intege
     names = np.stack([one[order].astype(np.int32) for one in what], axis=1)
     begin = np.flatnonzero(np.diff(step[order], prepend=-1))
     end = np.append(begin[1:], len(order))
-    was_read = np.logical_or.reduceat(positions(known, key[order]) >= 0, begin)
+    was_read = np.logical_or.reduceat(positions(launch_keys, key[order]) >= 0, begin)
     like: dict[bytes, int] = {}
-    found = key.copy()
+    keys = key.copy()
     for one in np.argsort(~was_read, kind="stable").tolist():
         first, last = int(begin[one]), int(end[one])
         launched = names[first:last].tobytes()
@@ -146,17 +148,17 @@ def _as_read(key: Integers, known: Integers, rows: pd.DataFrame, outside: Intege
             like.setdefault(launched, first)
         elif launched in like:
             other = like[launched]
-            found[order[first:last]] = key[order[other : other + last - first]]
-    return found
+            keys[order[first:last]] = key[order[other : other + last - first]]
+    return keys
 
 
 def _weights_read(memory: MemoryMap, owners: Owners, launch: Integers) -> pd.Categorical:
     """The rows of the `tensors` table that the launch of each row reads as weights."""
     weight = memory.weight[owners.words[1]]
-    held: dict[int, set[int]] = defaultdict(set)
+    weights_of: dict[int, set[int]] = defaultdict(set)
     for one, number in zip(owners.words[0][weight >= 0], weight[weight >= 0], strict=True):
-        held[one].update(memory.weights[number])
-    sets = {one: tuple(sorted(found)) for one, found in held.items()}
+        weights_of[one].update(memory.weights[number])
+    sets = {one: tuple(sorted(weights)) for one, weights in weights_of.items()}
     distinct = {(): 0} | {read: n for n, read in enumerate(dict.fromkeys(sets.values()), 1)}
     codes = np.zeros(len(owners.rank) + 1, np.int32)
     codes[list(sets)] = [distinct[read] for read in sets.values()]
@@ -185,11 +187,11 @@ def _covered(tensors: pd.DataFrame, address: Integers) -> Flags:
 
 
 def _decided(
-    owners: Owners, found: Evidence, by_name: Integers, first: Integers, roles: tuple[str, ...]
-) -> Evidence:
+    owners: Owners, ownership: Ownership, by_name: Integers, first: Integers, roles: tuple[str, ...]
+) -> Ownership:
     """What the tensors of each launch and the range at its first row tell together."""
-    range_part, range_layer = found.component[first], found.layer[first]
-    in_range = found.basis[first] == BASIS["range"]
+    range_part, range_layer = ownership.component[first], ownership.layer[first]
+    in_range = ownership.basis[first] == BASIS["range"]
     # A word in a struct that names another layer than the open module was left there.
     stale = ~owners.pointer & in_range & (owners.layer >= 0) & (range_layer >= 0)
     reads = (owners.rank > 0) & ~(stale & (owners.layer != range_layer))
@@ -204,18 +206,18 @@ def _decided(
     layer = np.where(reads & ((owners.layer >= 0) | ~owners.open), owners.layer, range_layer)
     own_role = reads & (owners.role > 0) & ~(holds & (part != owners.component))
     by_tensor = np.where(owners.rank == CACHE, BASIS["kv"], BASIS["weight"])
-    return Evidence(
+    return Ownership(
         component=np.where(unnamed, np.int8(CODES["other"]), component),
         layer=layer,
-        role=np.where(own_role, owners.role, found.role[first]),
-        basis=np.where(reads, by_tensor, found.basis[first]),
+        role=np.where(own_role, owners.role, ownership.role[first]),
+        basis=np.where(reads, by_tensor, ownership.basis[first]),
         settled=np.where(reads, ~owners.open | (layer >= 0), in_range),
         roles=roles,
     )
 
 
 def _finish_products(
-    launches: Launches, launch: Integers, found: Evidence, memory: MemoryMap
+    launches: Launches, launch: Integers, ownership: Ownership, memory: MemoryMap
 ) -> None:
     """Gives what adds up the parts of a product that product's owner, in place.
 
@@ -223,46 +225,53 @@ def _finish_products(
     was open is believed where it is of the same component and layer; experts may run shared ones.
     """
     before, after = launch[:-1], launch[1:]
-    proven = launches.product[before] & (found.basis[before] == BASIS["weight"])
-    read = np.isin(found.basis[after], (BASIS["weight"], BASIS["kv"]))
+    proven = launches.product[before] & (ownership.basis[before] == BASIS["weight"])
+    read = np.isin(ownership.basis[after], (BASIS["weight"], BASIS["kv"]))
     at = np.flatnonzero(launches.finishes[after] & proven & ~read)
     before, after = before[at], after[at]
-    role = memory.of_module[found.role[before]]
-    changed = found.component[after] != found.component[before]
-    changed |= found.layer[after] != found.layer[before]
+    role = memory.of_module[ownership.role[before]]
+    changed = ownership.component[after] != ownership.component[before]
+    changed |= ownership.layer[after] != ownership.layer[before]
     before, after, role = before[changed], after[changed], role[changed]
-    found.layer, found.role = found.layer.copy(), found.role.copy()
-    found.component[after], found.layer[after] = found.component[before], found.layer[before]
-    found.role[after], found.basis[after], found.settled[after] = role, BASIS["flow"], True
+    ownership.layer, ownership.role = ownership.layer.copy(), ownership.role.copy()
+    ownership.component[after], ownership.layer[after] = (
+        ownership.component[before],
+        ownership.layer[before],
+    )
+    ownership.role[after], ownership.basis[after], ownership.settled[after] = (
+        role,
+        BASIS["flow"],
+        True,
+    )
 
 
 def _by_flow(
-    rows: pd.DataFrame, named: Integers, launches: Launches, launch: Integers, found: Evidence,
+    rows: pd.DataFrame, named: Integers, launches: Launches, launch: Integers, ownership: Ownership,
     links: pd.DataFrame, of_module: Integers,
 ) -> None:  # fmt: skip
     """Settles launches by what they share with others, in place."""
-    if found.settled.all() or rows.empty:
+    if ownership.settled.all() or rows.empty:
         return
     names = rows["name"].cat
     writes = np.array([_only_writes(name) for name in names.categories] + [False])
     sequence = Sequence(
         step=rows["step"].to_numpy(),
-        component=found.component[launch],
+        component=ownership.component[launch],
         named=named,
-        layer=found.layer[launch],
-        role=of_module[found.role[launch]],
-        known=found.settled[launch],
+        layer=ownership.layer[launch],
+        role=of_module[ownership.role[launch]],
+        settled=ownership.settled[launch],
         to_consumer=writes[names.codes.to_numpy()],
         product=launches.product[launch],
         exchanges=launches.exchanges[launch],
     )
-    held = pd.DataFrame({"launch": launch, "holder": np.arange(len(launch))})
-    hits = np.flatnonzero(follow(sequence, held.merge(links, on="launch")))
+    holders = pd.DataFrame({"launch": launch, "holder": np.arange(len(launch))})
+    hits = np.flatnonzero(follow(sequence, holders.merge(links, on="launch")))
     # Of several rows of a launch the first one is written last, and stays.
     for name in ("component", "layer", "role"):
-        getattr(found, name)[launch[hits[::-1]]] = getattr(sequence, name)[hits[::-1]]
-    found.basis[launch[hits]] = BASIS["flow"]
-    found.settled[launch[hits]] = True
+        getattr(ownership, name)[launch[hits[::-1]]] = getattr(sequence, name)[hits[::-1]]
+    ownership.basis[launch[hits]] = BASIS["flow"]
+    ownership.settled[launch[hits]] = True
 
 
 def _only_writes(name: str) -> bool:

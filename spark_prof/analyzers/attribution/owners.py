@@ -87,8 +87,8 @@ class Launches:
         return self._which(lambda name: classify(name).component == "collective")
 
     def _which(self, true_of: Callable[[str], bool]) -> Flags:
-        found: Flags = np.array([true_of(name) for name in self.names] + [False])[self.name]
-        return found
+        flags: Flags = np.array([true_of(name) for name in self.names] + [False])[self.name]
+        return flags
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def most_exact(by_module: Integers, by_name: Integers) -> npt.NDArray[np.int8]:
     index = (by_module + np.int16(1)) * np.int16(places)
     index += by_name
     index += 1
-    found: npt.NDArray[np.int8] = chosen[index]
-    return found
+    component: npt.NDArray[np.int8] = chosen[index]
+    return component
 
 
 def owners_of(
@@ -136,8 +136,8 @@ def owners_of(
         pointer | _in_every_launch(memory, arguments, place, launch, launches)
     )
     part = memory.component[np.where(believed, place, -1)]
-    told = launches.named[launch]
-    contradicted = (part >= 0) & (told >= 0) & (most_exact(part, told) != told)
+    named = launches.named[launch]
+    contradicted = (part >= 0) & (named >= 0) & (most_exact(part, named) != named)
     believed &= pointer | ~contradicted
     believed &= ~launches.exchanges[launch] | (part == CODES["norm"])
     launch, place, pointer = launch[believed], place[believed], pointer[believed]
@@ -178,9 +178,9 @@ def owners_of(
 
 def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> Flags:
     """Which words are pointers of PyTorch's elementwise kernels: the result's, then the inputs'."""
-    known = np.array([bool(_HAS_ARRAY.search(one)) for one in names] + [False])
-    found: Flags = known[name] & (arguments["argument"] == _ARRAY).to_numpy()
-    return found
+    has_array = np.array([bool(_HAS_ARRAY.search(one)) for one in names] + [False])
+    flags: Flags = has_array[name] & (arguments["argument"] == _ARRAY).to_numpy()
+    return flags
 
 
 def _in_every_launch(
@@ -191,16 +191,22 @@ def _in_every_launch(
     launches: Launches,
 ) -> Flags:
     """Whether rules 3 and 4 believe each word."""
-    known, name = place >= 0, launches.name[launch]
+    in_tensor, name = place >= 0, launches.name[launch]
     packed = (arguments["argument"] == _PACKED).to_numpy()
     spot, first = combined(name, arguments["argument"], arguments["offset"])
     # A launch of which no word is known to be an address is none whose arguments were read.
     launched = np.bincount(launches.name[np.unique(launch)], minlength=len(launches.names))
-    kinds = pd.Series(memory.kind[place[known]]).groupby(spot[known]).agg(["size", "min", "max"])
+    kinds = (
+        pd.Series(memory.kind[place[in_tensor]])
+        .groupby(spot[in_tensor])
+        .agg(["size", "min", "max"])
+    )
     spots = kinds.index.to_numpy(np.int64)
     good = np.zeros(len(first), bool)
     good[spots] = (kinds["size"] == launched[name[first[spots]]]) & (kinds["min"] == kinds["max"])
-    stale = _same_in_all(memory, spot[known], place[known], launches.step[launch[known]])
+    stale = _same_in_all(
+        memory, spot[in_tensor], place[in_tensor], launches.step[launch[in_tensor]]
+    )
     good[stale] &= packed[first[stale]]
     believed: Flags = good[spot]
     believed[_of_one_module(memory, place, launch, packed)] = True
@@ -217,14 +223,14 @@ def _of_one_module(memory: MemoryMap, place: Integers, launch: Integers, packed:
     of_launch = pd.DataFrame(of_word).groupby(launch[words])
     one = (of_launch.transform("nunique") == 1).all(axis=1)
     one &= of_launch["role"].transform("size") >= _REPEATED
-    found: Integers = words[one.to_numpy()]
-    return found
+    believed: Integers = words[one.to_numpy()]
+    return believed
 
 
 def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integers) -> Integers:
     """The spots that have one layer's same tensor in all of several launches of a step."""
     launches = pd.DataFrame({"spot": spot, "step": step, "place": place}).groupby(["spot", "step"])
-    found = launches["place"].agg(["size", "min", "max"]).reset_index()
-    same = (found["size"] > 1) & (found["min"] == found["max"])
-    stale: Integers = found.loc[same & (memory.layer[found["min"]] >= 0), "spot"].to_numpy()
+    places = launches["place"].agg(["size", "min", "max"]).reset_index()
+    same = (places["size"] > 1) & (places["min"] == places["max"])
+    stale: Integers = places.loc[same & (memory.layer[places["min"]] >= 0), "spot"].to_numpy()
     return stale

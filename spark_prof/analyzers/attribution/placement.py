@@ -20,7 +20,6 @@ from spark_prof.analyzers.attribution.collectives import (
     name_collectives,
     serve,
 )
-from spark_prof.analyzers.attribution.evidence import BASIS, Evidence
 from spark_prof.analyzers.attribution.order import (
     CODES,
     Launched,
@@ -31,6 +30,7 @@ from spark_prof.analyzers.attribution.order import (
 )
 from spark_prof.analyzers.attribution.owned_launches import arguments_known, own_launches
 from spark_prof.analyzers.attribution.owners import most_exact
+from spark_prof.analyzers.attribution.ownership import BASIS, Ownership
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.graph_use import in_graphs_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, copies_in, positions
@@ -69,7 +69,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
         `placed`: whether the row has a layer or a component that has none by its nature,
         `basis`: on what the owner stands (vocabulary.BASES), and `role`: the path of the owning
         module without its layer, such as `self_attn.qkv_proj`, empty where unknown. Where
-        arguments of kernels are known, also `reads`: as in Evidence.
+        arguments of kernels are known, also `reads`: as in Ownership.
     """
     compiled = not Execution.read(str(bundle.facts(rank).get("execution", "eager"))).eager
     # An import has placed what order can place.
@@ -83,40 +83,40 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     # Whatever exchanges data is a collective; what it serves is found as if its name said nothing.
     exchanges = by_name == CODES["collective"]
     by_name[exchanges] = -1
-    found = _by_range(rows, modules, by_name)
-    drafts = _of_drafter(bundle, rank, rows, found) | _while_drafting(bundle, rank, modules)
-    owned = own_launches(bundle, rank, rows, found, by_name, exchanges, drafts)
+    ownership = _by_range(rows, modules, by_name)
+    drafts = _of_drafter(bundle, rank, rows, ownership) | _while_drafting(bundle, rank, modules)
+    owned = own_launches(bundle, rank, rows, ownership, by_name, exchanges, drafts)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
     copies |= copies_in(rows)
     copied = np.flatnonzero(copies)
-    found.component[copied[rows["module"].to_numpy()[copied] <= FINISH]] = CODES["memcpy"]
+    ownership.component[copied[rows["module"].to_numpy()[copied] <= FINISH]] = CODES["memcpy"]
     if by_order and not owned:
-        _by_order(bundle, rank, rows, by_name, found)
+        _by_order(bundle, rank, rows, by_name, ownership)
     if not bundle.imported:
-        serve(bundle, rank, rows, found, exchanges, fused=True)
-        between_layers(bundle, rank, rows, found, exchanges)
-    _give_to_drafter(found, drafts)
-    name_collectives(rows["name"], found, exchanges)
-    component, basis = found.component, found.basis
+        serve(bundle, rank, rows, ownership, exchanges, fused=True)
+        between_layers(bundle, rank, rows, ownership, exchanges)
+    _give_to_drafter(ownership, drafts)
+    name_collectives(rows["name"], ownership, exchanges)
+    component, basis = ownership.component, ownership.basis
     bare = np.flatnonzero(component < 0)
     component[bare], basis[bare] = by_name[bare], BASIS["none"]
     basis[basis == BASIS["none"]] = BASIS["name"]
     nothing = bare[component[bare] < 0]
     component[nothing], basis[nothing] = CODES["other"], BASIS["none"]
     without_layer = np.array([name in COMPONENTS_WITHOUT_LAYER for name in COMPONENTS])
-    natural = without_layer[component] | found.settled
+    natural = without_layer[component] | ownership.settled
     rows = rows.drop(columns=[name for name in columns if name not in (*_COLUMNS, *extra)])
     return rows.assign(
         component=pd.Categorical.from_codes(component, categories=pd.Index(COMPONENTS)),
-        layer=found.layer,
-        placed=(found.layer >= 0) | (natural & (component != CODES["other"])),
+        layer=ownership.layer,
+        placed=(ownership.layer >= 0) | (natural & (component != CODES["other"])),
         basis=pd.Categorical.from_codes(basis, categories=pd.Index(BASES)),
-        role=pd.Categorical.from_codes(found.role, categories=pd.Index(found.roles)),
-        **({} if found.reads is None else {"reads": found.reads}),
+        role=pd.Categorical.from_codes(ownership.role, categories=pd.Index(ownership.roles)),
+        **({} if ownership.reads is None else {"reads": ownership.reads}),
     )
 
 
-def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evidence:
+def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Ownership:
     """What the modules that were open tell, or what an importer found in their place."""
     modules = modules.sort_values("module").drop_duplicates("module")
     at = positions(modules["module"].to_numpy(), rows["module"].to_numpy())
@@ -132,7 +132,7 @@ def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evid
     by_module = parts[at]
     for mark in _OF_IMPORT.keys() & set(rows["placed_by"].cat.categories):
         basis[(rows["placed_by"] == mark).to_numpy() & (by_module >= 0)] = _OF_IMPORT[mark]
-    return Evidence(
+    return Ownership(
         component=most_exact(by_module, by_name),
         layer=rows["layer"].to_numpy(),
         role=role[at],
@@ -142,10 +142,10 @@ def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evid
     )
 
 
-def _of_drafter(bundle: Bundle, rank: int, rows: pd.DataFrame, found: Evidence) -> Flags:
+def _of_drafter(bundle: Bundle, rank: int, rows: pd.DataFrame, ownership: Ownership) -> Flags:
     """The rows that a module of the drafter launched, or a CUDA graph that was captured for it."""
-    of_role = np.array([part_of(role) == DRAFTER for role in found.roles])
-    drafts: Flags = of_role[found.role]
+    of_role = np.array([part_of(role) == DRAFTER for role in ownership.roles])
+    drafts: Flags = of_role[ownership.role]
     if "graph_node" in rows:
         drafts |= in_graphs_of(bundle, rank, DRAFTER, rows["graph_node"].to_numpy(np.int64))
     return drafts
@@ -163,8 +163,8 @@ def _while_drafting(bundle: Bundle, rank: int, modules: pd.DataFrame) -> Flags:
     ranges = bundle.frame("ranges", rank, ["module", "start_ns", "end_ns"])
     ranges = ranges[ranges["module"].isin(numbers).to_numpy()].sort_values("start_ns")
     host = bundle.frame("host", rank, ["correlation", "start_ns"])
-    known, first = np.unique(host["correlation"].to_numpy(np.int64), return_index=True)
-    at = positions(known, rows["correlation"].to_numpy(np.int64))
+    correlations, first = np.unique(host["correlation"].to_numpy(np.int64), return_index=True)
+    at = positions(correlations, rows["correlation"].to_numpy(np.int64))
     called = np.append(host["start_ns"].to_numpy(np.int64)[first], -1)[at]
     # An operator is its own launch.
     launched = np.where(rows["kind"] == "op", rows["start_ns"].to_numpy(np.int64), called)
@@ -173,7 +173,7 @@ def _while_drafting(bundle: Bundle, rank: int, modules: pd.DataFrame) -> Flags:
     return drafting
 
 
-def _give_to_drafter(found: Evidence, drafts: Flags) -> None:
+def _give_to_drafter(ownership: Ownership, drafts: Flags) -> None:
     """Makes what a drafter runs its own, in place: also where it reads what the model holds.
 
     A drafter's `lm_head` may be the model's module; its product is `drafter.lm_head` all the same.
@@ -183,19 +183,19 @@ def _give_to_drafter(found: Evidence, drafts: Flags) -> None:
         return
     theirs = [
         role if part_of(role) == DRAFTER else f"{DRAFTER}.{role}".rstrip(".")
-        for role in found.roles
+        for role in ownership.roles
     ]
-    numbers = {text: n for n, text in enumerate(dict.fromkeys((*found.roles, *theirs)))}
+    numbers = {text: n for n, text in enumerate(dict.fromkeys((*ownership.roles, *theirs)))}
     of_role = np.array([numbers[role] for role in theirs], np.int32)
-    found.roles, found.role = tuple(numbers), found.role.astype(np.int32)
-    found.role[rows] = of_role[found.role[rows]]
+    ownership.roles, ownership.role = tuple(numbers), ownership.role.astype(np.int32)
+    ownership.role[rows] = of_role[ownership.role[rows]]
     # Its layers are none of the decoder's.
-    found.layer = found.layer.copy()
-    found.layer[rows] = -1
+    ownership.layer = ownership.layer.copy()
+    ownership.layer[rows] = -1
 
 
 def _by_order(
-    bundle: Bundle, rank: int, rows: pd.DataFrame, by_name: Codes, found: Evidence
+    bundle: Bundle, rank: int, rows: pd.DataFrame, by_name: Codes, ownership: Ownership
 ) -> None:
     """Places the kernels of a compiled model between attention and experts, in place."""
     names, module = NameColumn(rows["name"]), rows["module"].to_numpy()
@@ -215,9 +215,9 @@ def _by_order(
     rest = names.flags(finishes_gemm)
     launched = Launched(
         step=rows["step"].to_numpy(),
-        layer=found.layer,
+        layer=ownership.layer,
         component=np.where(
-            in_model | swapped, np.where(experts, by_name, np.int8(-1)), found.component
+            in_model | swapped, np.where(experts, by_name, np.int8(-1)), ownership.component
         ),
         # Swapped matrices are placed already, but what is beside them counts products.
         loose=(in_model | swapped) & ~experts,
@@ -234,13 +234,13 @@ def _by_order(
     order = launch_order(rows, host, nodes)
     at = slice(None) if order is None else order
     ordered, layer = np.empty_like(launched.component), np.empty_like(launched.layer)
-    ordered[at], layer[at] = place_by_order(launched.taken(at), products)
-    told = in_model & (ordered >= 0)
+    ordered[at], layer[at] = place_by_order(launched.reordered(at), products)
+    placed = in_model & (ordered >= 0)
     named = (by_name >= 0) & (by_name != CODES["memcpy"])
-    found.component = np.where(told, np.where(named, by_name, ordered), found.component)
-    found.layer = np.where(in_model, layer, found.layer)
-    found.settled |= told
-    found.basis[told] = BASIS["order"]
+    ownership.component = np.where(placed, np.where(named, by_name, ordered), ownership.component)
+    ownership.layer = np.where(in_model, layer, ownership.layer)
+    ownership.settled |= placed
+    ownership.basis[placed] = BASIS["order"]
 
 
 def kernels_in_order(bundle: Bundle, rank: int, columns: Sequence[str]) -> pd.DataFrame:

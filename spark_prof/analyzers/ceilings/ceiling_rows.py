@@ -111,10 +111,10 @@ class Step:
     @property
     def operations(self) -> Mapping[str, float]:
         """Arithmetic by the format of the weights."""
-        found: dict[str, float] = {}
+        by_format: dict[str, float] = {}
         for row in self.rows:
-            found[row.format] = found.get(row.format, 0.0) + row.operations
-        return found
+            by_format[row.format] = by_format.get(row.format, 0.0) + row.operations
+        return by_format
 
 
 @dataclass(frozen=True)

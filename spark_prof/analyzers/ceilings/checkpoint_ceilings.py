@@ -31,7 +31,7 @@ _ALL = _DENSE | {"experts"}
 
 
 @dataclass(frozen=True)
-class Change:
+class FormatChange:
     """Matrices of some components in another format.
 
     The router stays as it is: it decides, it is small, and vLLM does not quantize it.
@@ -44,35 +44,35 @@ class Change:
     widens: bool = False  # whether narrower weights are widened too; else only wider ones change
 
 
-CHANGES: tuple[Change, ...] = (
-    Change("attention-head-fp8", "attention and lm_head FP8", _MIXERS | _HEAD, "fp8"),
-    Change("attention-head-mxfp4", "attention and lm_head MXFP4", _MIXERS | _HEAD, "mxfp4"),
-    Change("attention-head-nvfp4", "attention and lm_head NVFP4", _MIXERS | _HEAD, "nvfp4"),
-    Change("dense-mxfp4", "all but the experts MXFP4", _DENSE, "mxfp4"),
-    Change("but-head-nvfp4", "all but lm_head NVFP4", _ALL - _HEAD, "nvfp4"),
-    Change("all-nvfp4", "all NVFP4", _ALL, "nvfp4"),
-    Change("all-fp8", "all FP8", _ALL, "fp8", widens=True),
-    Change("all-int4", "all INT4 (AWQ)", _ALL, "int4", widens=True),
-    Change("all-bf16", "all BF16", _ALL, "bf16", widens=True),
+CHANGES: tuple[FormatChange, ...] = (
+    FormatChange("attention-head-fp8", "attention and lm_head FP8", _MIXERS | _HEAD, "fp8"),
+    FormatChange("attention-head-mxfp4", "attention and lm_head MXFP4", _MIXERS | _HEAD, "mxfp4"),
+    FormatChange("attention-head-nvfp4", "attention and lm_head NVFP4", _MIXERS | _HEAD, "nvfp4"),
+    FormatChange("dense-mxfp4", "all but the experts MXFP4", _DENSE, "mxfp4"),
+    FormatChange("but-head-nvfp4", "all but lm_head NVFP4", _ALL - _HEAD, "nvfp4"),
+    FormatChange("all-nvfp4", "all NVFP4", _ALL, "nvfp4"),
+    FormatChange("all-fp8", "all FP8", _ALL, "fp8", widens=True),
+    FormatChange("all-int4", "all INT4 (AWQ)", _ALL, "int4", widens=True),
+    FormatChange("all-bf16", "all BF16", _ALL, "bf16", widens=True),
 )
 """What can be chosen, in the order in which it is shown."""
 
 
-def changed(model: WeightsOfModel, change: Change) -> WeightsOfModel | None:
+def changed(model: WeightsOfModel, change: FormatChange) -> WeightsOfModel | None:
     """The model with that change, None where it changes nothing."""
 
-    def converted(found: Weights) -> Weights:
-        size = found.parameters * BYTES[change.format]
+    def converted(group: Weights) -> Weights:
+        size = group.parameters * BYTES[change.format]
         if (
-            found.role != "decoder"
-            or not found.matrix
-            or found.component not in change.components
-            or found.format == change.format
+            group.role != "decoder"
+            or not group.matrix
+            or group.component not in change.components
+            or group.format == change.format
             # A format that is as narrow stays: MXFP4 is not made of NVFP4 to save 6 %.
-            or (not change.widens and size > 0.9 * found.bytes)
+            or (not change.widens and size > 0.9 * group.bytes)
         ):
-            return found
-        return replace(found, format=change.format, bytes=size)
+            return group
+        return replace(group, format=change.format, bytes=size)
 
     weights = tuple(map(converted, model.weights))
     return replace(model, weights=weights) if weights != model.weights else None
@@ -87,35 +87,40 @@ def ceilings_of(
     checkpoint: Checkpoint, question: Question | None = None, gpus: Sequence[Gpu] = GPUS
 ) -> Ceilings:
     """The ceilings of a checkpoint, by default for one sequence and the weights alone."""
-    asked = question or Question()
+    question = question or Question()
     scheme = checkpoint.quantization.get("kv_cache_scheme")
     bits = scheme.get("num_bits") if isinstance(scheme, dict) else None
     narrow = bits == 8 or checkpoint.quantization.get("kv_cache_quant_algo") == "FP8"
-    asked = replace(asked, kv_bytes=asked.kv_bytes or (1.0 if narrow else _PLAIN_CACHE))
+    question = replace(question, kv_bytes=question.kv_bytes or (1.0 if narrow else _PLAIN_CACHE))
     model = weights_of(checkpoint)
 
     def choice(
-        asked: Question,
+        question: Question,
         model: WeightsOfModel = model,
         name: str = "as-shipped",
         title: str = "as it is",
     ) -> Choice:
-        step = step_of(model, asked)
+        step = step_of(model, question)
         return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
 
-    others = ((change, changed(model, change)) for change in CHANGES)
+    variants = ((change, changed(model, change)) for change in CHANGES)
     return Ceilings(
         folder=checkpoint.folder,
         model=model,
-        question=asked,
+        question=question,
         choices=(
-            choice(asked),
-            *(choice(asked, other, change.id, change.title) for change, other in others if other),
+            choice(question),
+            *(
+                choice(question, other, change.id, change.title)
+                for change, other in variants
+                if other
+            ),
         ),
-        batches=tuple(choice(replace(asked, batch=batch)) for batch in BATCHES),
-        contexts=tuple(choice(replace(asked, context=context)) for context in CONTEXTS),
+        batches=tuple(choice(replace(question, batch=batch)) for batch in BATCHES),
+        contexts=tuple(choice(replace(question, context=context)) for context in CONTEXTS),
         drafts=tuple(
-            choice(replace(asked, scheduled=1 + drafts, accepted=1.0 + drafts)) for drafts in DRAFTS
+            choice(replace(question, scheduled=1 + drafts, accepted=1.0 + drafts))
+            for drafts in DRAFTS
         ),
         left_out=tuple(weights for weights in model.weights if weights.role != "decoder"),
     )
@@ -147,7 +152,9 @@ def peak_of(gpu: Gpu, weights: str) -> float:
 def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
     """The ceiling for one bandwidth, in bytes per second, and for the GPU's arithmetic."""
     memory = step.read / bandwidth
-    arithmetic = sum(done / peak_of(gpu, form) for form, done in step.operations.items())
+    arithmetic = sum(
+        operations / peak_of(gpu, form) for form, operations in step.operations.items()
+    )
     seconds = max(memory, arithmetic)
     rate = step.question.accepted / seconds if seconds else 0.0
     return Ceiling(
@@ -190,11 +197,11 @@ def expected_experts(experts: int, per_token: int, tokens: float) -> float:
 def step_of(model: WeightsOfModel, question: Question) -> Step:
     """The step that the question describes."""
     architecture = model.architecture
-    experts, taken = architecture.experts, architecture.experts_per_token
+    experts, per_token = architecture.experts, architecture.experts_per_token
     decoder = [weights for weights in model.weights if weights.role == "decoder"]
     hit = None
-    if 0 < taken <= experts and any(w.component == "experts" for w in decoder):
-        hit = expected_experts(experts, taken, question.tokens)
+    if 0 < per_token <= experts and any(w.component == "experts" for w in decoder):
+        hit = expected_experts(experts, per_token, question.tokens)
     rows = [_row(weights, architecture, question, hit) for weights in decoder]
     if question.context:
         rows += _state_rows(architecture.states, question)
@@ -228,10 +235,10 @@ def _state_rows(states: tuple[State, ...], question: Question) -> Iterator[Row]:
             continue
         # A head is not cut in two: with more GPUs than heads each keeps one of them whole.
         ranks = min(question.ranks, state.heads) if state.heads else 1
-        seen = min(question.context, state.window) if state.window else question.context
-        stored += size * seen
-        cache += size * seen / ranks
-        operations += state.layers * state.operations * seen * question.tokens / question.ranks
+        tokens = min(question.context, state.window) if state.window else question.context
+        stored += size * tokens
+        cache += size * tokens / ranks
+        operations += state.layers * state.operations * tokens * question.tokens / question.ranks
     if cache:
         yield Row("attention", "kv", stored, cache, operations)
     if recurrent:

@@ -109,14 +109,15 @@ def _summed(placed: Sequence[_Placed], read: Config) -> list[Weights]:
         place = _HEAD if module is tied else its_own
         matrix = module.matrix and place.component in _MATRICES
         groups[place.component, module.format, place.role, matrix].append(module)
-    found = [
+    sums = [
         Weights(
-            component, form, role, sum(m.parameters for m in own), sum(m.bytes for m in own),
-            len(own), matrix,
+            component, form, role,
+            sum(m.parameters for m in modules), sum(m.bytes for m in modules),
+            len(modules), matrix,
         )
-        for (component, form, role, matrix), own in groups.items()
+        for (component, form, role, matrix), modules in groups.items()
     ]  # fmt: skip
-    return sorted(found, key=lambda weights: -weights.bytes)
+    return sorted(sums, key=lambda weights: -weights.bytes)
 
 
 def _tied_head(placed: Sequence[_Placed], read: Config) -> Module | None:
@@ -159,4 +160,4 @@ def _absent(read: Config) -> list[tuple[str, str]]:
         (read.whole(*widths) or read.experts, "intermediate_size",
          "four times hidden_size is taken for it"),
     )  # fmt: skip
-    return [(name, then) for known, name, then in rows if not known]
+    return [(name, then) for value, name, then in rows if not value]

@@ -33,14 +33,14 @@ class Config:
         self.values: Mapping[str, Any] = values
         pattern = self.words("layer_types", "layers_block_type")
         listed = pattern or self.text("hybrid_override_pattern")
-        found = self.whole("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-        self.layers = min(found or len(listed), _MOST_LAYERS)  # decoder layers
+        layers = self.whole("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+        self.layers = min(layers or len(listed), _MOST_LAYERS)  # decoder layers
         self.hidden = self.whole("hidden_size", "n_embd", "d_model", "dim")
         self.heads = self.whole("num_attention_heads", "n_head", "n_heads")
         named = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads")
         self.kv_heads = 1 if self.flag("multi_query") else self.whole(*named) or self.heads
-        given = self.whole("head_dim", "attention_head_dim", "kv_channels")
-        self.head_dim = given or (self.hidden // self.heads if self.heads else 0)
+        head_dim = self.whole("head_dim", "attention_head_dim", "kv_channels")
+        self.head_dim = head_dim or (self.hidden // self.heads if self.heads else 0)
         # Routed experts of a layer, how many of them each token takes, and the inner width of one.
         self.experts = self.whole(
             "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_experts"
@@ -162,18 +162,18 @@ def layer_kinds(read: Config) -> list[str]:
 
 
 def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
-    found = []
+    states = []
     for kind in ("full", "window"):
         if layers[kind]:
             window = read.window if kind == "window" else 0
-            found += _latent(read, layers[kind]) or _grouped(read, layers[kind], window)
+            states += _latent(read, layers[kind]) or _grouped(read, layers[kind], window)
     recurrent = (("linear", _delta_net(read)), ("mamba", _mamba(read)))
-    found += [
+    states += [
         State(layers[kind], "recurrent", elements, bytes_per_element=read.state_bytes)
         for kind, elements in recurrent
         if layers[kind] and elements
     ]
-    return tuple(found)
+    return tuple(states)
 
 
 def _grouped(read: Config, layers: int, window: int) -> list[State]:
@@ -191,12 +191,14 @@ def _latent(read: Config, layers: int) -> list[State]:
         return []
     selected, index = read.whole("index_topk"), read.whole("index_head_dim")
     operations = 2 * read.heads * (2 * rank + rope)
-    found = [State(layers, "latent", rank + rope, window=selected, operations=operations)]
+    states = [State(layers, "latent", rank + rope, window=selected, operations=operations)]
     if selected and index:
         # The index is kept in FP8 with a scale of four bytes a token, as vLLM does.
         operations = 2 * read.whole("index_n_heads") * index
-        found.append(State(layers, "latent", index + 4, operations=operations, bytes_per_element=1))
-    return found
+        states.append(
+            State(layers, "latent", index + 4, operations=operations, bytes_per_element=1)
+        )
+    return states
 
 
 def _delta_net(read: Config) -> int:

@@ -53,13 +53,13 @@ def derived_modules(read: Config, schemes: Schemes) -> list[Module]:
     plain = _WIDTHS.get(read.text("dtype", "torch_dtype"), "bf16")
     vocabulary = read.whole("vocab_size")
     mixers_only = read.family == "nemotron_h"
-    found = []
+    modules = []
 
     def add(path: str, rows: int, columns: int, form: str) -> None:
         parameters = rows * columns
         if parameters:
             matrix = min(rows, columns) > 1
-            found.append(Module(path, parameters, parameters * BYTES[form], form, matrix))
+            modules.append(Module(path, parameters, parameters * BYTES[form], form, matrix))
 
     for layer, kind in enumerate(layer_kinds(read)):
         for name, rows, columns in _layer(read, layer, kind):
@@ -73,7 +73,7 @@ def derived_modules(read: Config, schemes: Schemes) -> list[Module]:
     add("model.embed_tokens", vocabulary, read.hidden, plain)
     if read.values.get("tie_word_embeddings") is not True:
         add("lm_head", vocabulary, read.hidden, plain)
-    return found
+    return modules
 
 
 def _layer(read: Config, layer: int, kind: str) -> Iterator[Shape]:

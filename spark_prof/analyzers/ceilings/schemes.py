@@ -41,8 +41,8 @@ def label(weights: str, activations: str) -> str:
     bits = bits_of(weights)
     if bits in (None, 16):
         return SIXTEEN_BIT if bits else ""
-    known = bits_of(activations)
-    return f"W{bits}{f'A{known}' if known else ''} {weights}"
+    activation_bits = bits_of(activations)
+    return f"W{bits}{f'A{activation_bits}' if activation_bits else ''} {weights}"
 
 
 _PLAIN = {
@@ -82,9 +82,9 @@ def format_of(
 
 _MOST_PATTERNS = 2_000
 _LONGEST_PATTERN = 300
-Asked = tuple[str, str]  # formats of weights and of activations; empty where nothing tells
+Formats = tuple[str, str]  # formats of weights and of activations; empty where nothing tells
 
-ALGORITHMS: Mapping[str, Asked] = {
+ALGORITHMS: Mapping[str, Formats] = {
     "NVFP4": ("nvfp4", "nvfp4"),
     "NVFP4_AWQ": ("nvfp4", "nvfp4"),
     "W4A16_NVFP4": ("nvfp4", SIXTEEN_BIT),
@@ -117,7 +117,7 @@ _FUSED = {
 class Scheme:
     """Formats and the modules that they are for; without targets, all linear layers."""
 
-    asked: Asked
+    formats: Formats
     targets: tuple[str, ...] = ()
     bits: Any = None  # of each weight, where a group of compressed-tensors tells
 
@@ -127,21 +127,21 @@ class Schemes:
     """Which formats a checkpoint uses."""
 
     schemes: tuple[Scheme, ...] = ()  # the first one that fits a module counts
-    kept: tuple[str, ...] = ()  # modules that stay as they are, as globs
+    exclusions: tuple[str, ...] = ()  # modules that stay as they are, as globs
     bits: int = 4  # of integer weights packed into words
     lost: tuple[str, ...] = ()  # what could not be understood
     keeps_head: bool = False  # whether lm_head stays as it is in the engine
 
-    def of(self, path: str) -> Asked | None:
+    def of(self, path: str) -> Formats | None:
         """Formats of the checkpoint's module at that path, None where it stays as the model is."""
-        if any(_fits(path, pattern) for pattern in self.kept):
+        if any(_fits(path, pattern) for pattern in self.exclusions):
             return None
         for scheme in self.schemes:
             if not scheme.targets or any(_fits(path, pattern) for pattern in scheme.targets):
-                return scheme.asked
+                return scheme.formats
         return None
 
-    def of_engine(self, path: str) -> Asked:
+    def of_engine(self, path: str) -> Formats:
         """Formats of a module as vLLM names it, in which several of the checkpoint may be fused."""
         if self.keeps_head and path.rpartition(".")[2] == "lm_head":
             return SIXTEEN_BIT, SIXTEEN_BIT
@@ -157,30 +157,32 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
     method = str(config.get("quant_method") or "").lower().removeprefix("gpt_oss_")
     names = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
     lists = (config[name] for name in names if isinstance(config.get(name), list))
-    kept: list[Any] = next(lists, [])
+    exclusions: list[Any] = next(lists, [])
     bits = config.get("bits")
     groups = config.get("config_groups")
     layers = config.get("quantized_layers")
     if isinstance(layers, dict):
-        found = _by_layer(layers, lost)
+        schemes = _by_layer(layers, lost)
     elif isinstance(groups, dict):
-        found = [_group(group, str(config.get("format") or "")) for group in groups.values()]
+        schemes = [_group(group, str(config.get("format") or "")) for group in groups.values()]
     elif method == "mxfp4":
-        found = [Scheme(("mxfp4", ""), ("*.experts*",))]
+        schemes = [Scheme(("mxfp4", ""), ("*.experts*",))]
     elif method == "fp8":
-        found = [Scheme(("fp8", "fp8"))]
+        schemes = [Scheme(("fp8", "fp8"))]
     elif method in _INTEGERS:
-        found = [Scheme(("int8" if bits == 8 else "int4", SIXTEEN_BIT))]
+        schemes = [Scheme(("int8" if bits == 8 else "int4", SIXTEEN_BIT))]
     elif method == "bitsandbytes":
-        found = [Scheme(("nf4" if config.get("load_in_4bit") else "int8", SIXTEEN_BIT))]
+        schemes = [Scheme(("nf4" if config.get("load_in_4bit") else "int8", SIXTEEN_BIT))]
     else:
-        found = [Scheme(_algorithm(str(config.get("quant_algo") or ""), lost))]
+        schemes = [Scheme(_algorithm(str(config.get("quant_algo") or ""), lost))]
         if method and method != "modelopt" and not config.get("quant_algo"):
             lost.append(f"The quantization method {method} is not known: taken as unquantized.")
     return Schemes(
-        tuple(scheme for scheme in found if scheme.asked[0]),
-        _globs(kept, lost),
-        int(next((n for n in (*(each.bits for each in found), bits) if n in (2, 3, 4, 8)), 4)),
+        tuple(scheme for scheme in schemes if scheme.formats[0]),
+        _globs(exclusions, lost),
+        int(
+            next((n for n in (*(scheme.bits for scheme in schemes), bits) if n in (2, 3, 4, 8)), 4)
+        ),
         tuple(lost),
         method in _LEAVES_HEAD and config.get("lm_head") is not True,
     )
@@ -200,7 +202,7 @@ def _by_layer(layers: Mapping[str, Any], lost: list[str]) -> list[Scheme]:
     ]
 
 
-def _algorithm(name: str, lost: list[str]) -> Asked:
+def _algorithm(name: str, lost: list[str]) -> Formats:
     if name and name not in ALGORITHMS:
         lost.append(f"The quantization {name} is not known: taken as unquantized.")
     return ALGORITHMS.get(name, ("", ""))
@@ -223,8 +225,8 @@ def _group(group: object, overall: str) -> Scheme:
     targets = group.get("targets")
     named = [t for t in targets if isinstance(t, str)] if isinstance(targets, list) else []
     # A class such as Linear stands for every module of it.
-    asked = form, _inputs(group.get("input_activations"))
-    return Scheme(asked, () if "Linear" in named else _globs(named, []), bits)
+    formats = form, _inputs(group.get("input_activations"))
+    return Scheme(formats, () if "Linear" in named else _globs(named, []), bits)
 
 
 def _inputs(inputs: object) -> str:
@@ -240,12 +242,12 @@ def _inputs(inputs: object) -> str:
 
 def _globs(patterns: list[Any], lost: list[str]) -> tuple[str, ...]:
     """Patterns of modules as globs, which are matched in bounded time, unlike expressions."""
-    found = []
+    globs = []
     for pattern in patterns[:_MOST_PATTERNS]:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= _LONGEST_PATTERN:
             continue
         if not pattern.startswith("re:"):
-            found.append(_anywhere(pattern))
+            globs.append(_anywhere(pattern))
             continue
         glob = re.sub(r"\\d\+|\[0-9\]\+|\.\*|\.\+", "*", pattern.removeprefix("re:"))
         glob = glob.replace("\\.", ".").removeprefix("^")
@@ -253,8 +255,8 @@ def _globs(patterns: list[Any], lost: list[str]) -> tuple[str, ...]:
             lost.append(f"The pattern {pattern} is not understood: taken as fitting nothing.")
             continue
         # An expression that is found at the begin fits; only $ asks for the end.
-        found.append(_anywhere(glob.removesuffix("$") if glob.endswith("$") else f"{glob}*"))
-    return tuple(found)
+        globs.append(_anywhere(glob.removesuffix("$") if glob.endswith("$") else f"{glob}*"))
+    return tuple(globs)
 
 
 def _anywhere(pattern: str) -> str:

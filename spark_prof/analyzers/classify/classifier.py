@@ -245,7 +245,7 @@ def short_name(name: str) -> str:
     """
     base, arguments = split_name(name)
     if _WRAPPER.search(base):
-        words = (found[0] for found in _ARGUMENT.finditer(arguments))
+        words = (match[0] for match in _ARGUMENT.finditer(arguments))
         telling = next((word for word in words if not _SAYS_NOTHING.search(word)), "")
         base = telling.removeprefix("at::native::") or base
     if len(base) > _LONGEST and "::" in base:
@@ -271,12 +271,14 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         words = re.findall(r"[^<>(),\s]+", split_name(name)[1])
         same.setdefault(short_name(name), {})[name] = words
-    found = {}
+    short_by_name = {}
     for short, group in same.items():
-        alike = len({*map(len, group.values())}) == 1
-        columns = list(zip(*group.values(), strict=True)) if alike else []
+        same_count = len({*map(len, group.values())}) == 1
+        columns = list(zip(*group.values(), strict=True)) if same_count else []
         differ = [place for place, column in enumerate(columns) if len({*column}) > 1]
         for name, words in group.items():
-            own = ", ".join(words[place] for place in differ[:_MOST_ARGUMENTS])
-            found[name] = name if not alike else f"{short}<{own}>" if own else short
-    return found
+            arguments = ", ".join(words[place] for place in differ[:_MOST_ARGUMENTS])
+            short_by_name[name] = (
+                name if not same_count else f"{short}<{arguments}>" if arguments else short
+            )
+    return short_by_name

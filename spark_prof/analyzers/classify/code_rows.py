@@ -88,7 +88,7 @@ def code_rows(functions: pd.DataFrame) -> tuple[CodeRow, ...]:
     return tuple(code_row(opcode_counts(row.pop("opcodes")), **row) for row in rows)
 
 
-def code_row(counts: dict[str, int], **known: Any) -> CodeRow:
+def code_row(counts: dict[str, int], **fields: Any) -> CodeRow:
     """What the opcodes of a function say, beside fields that other tables tell, `name` at least."""
     by_use: defaultdict[str, list[str]] = defaultdict(list)
     formats: defaultdict[str, set[str]] = defaultdict(set)
@@ -112,11 +112,11 @@ def code_row(counts: dict[str, int], **known: Any) -> CodeRow:
     engine = "tensor-core" if by_use["product"] else on_cuda_cores
     precision = "int8" if engine == "cuda-core" and by_use["dot"] else None
     if precisions:
-        most, found = precisions.most_common(1)[0]
-        precision = most if found >= _MOST * (precisions.total() + untold) else None
+        most, frequency = precisions.most_common(1)[0]
+        precision = most if frequency >= _MOST * (precisions.total() + untold) else None
     products = sorted(by_use["product"], key=lambda opcode: (-counts[opcode], opcode))
     return CodeRow(
-        **known,
+        **fields,
         local_loads=by_word["LDL"],
         local_stores=by_word["STL"],
         engine=engine,

@@ -113,8 +113,8 @@ class CountedKernels:
                 self._exact[str(name)] = counted
                 # Kernels that share a spelling must agree.
                 same = self._spelled.setdefault(spelling(str(name)), counted)
-                says = counted.engine, counted.precision
-                if same is None or (same.engine, same.precision) != says:
+                verdict = counted.engine, counted.precision
+                if same is None or (same.engine, same.precision) != verdict:
                     self._spelled[spelling(str(name))] = None
 
     def find(self, name: str) -> Counted | None:
@@ -124,7 +124,7 @@ class CountedKernels:
         return self._exact.get(name) or self._spelled.get(spelling(name))
 
     def _counted(self, values: dict[str, float]) -> Counted | None:
-        told: dict[str, str | None] = {}
+        tensor_metrics: dict[str, str | None] = {}
         none: list[tuple[str, Counter]] = []
         for metric, value in values.items():
             counter = find_counter(metric)
@@ -132,14 +132,16 @@ class CountedKernels:
                 continue
             if value > 0:
                 if counter.proves_on is None or self._major in counter.proves_on:
-                    told[metric] = counter.precision
+                    tensor_metrics[metric] = counter.precision
             elif value == 0 and metric.rpartition(".")[2] in _EXACT:
                 none.append((metric, counter))
-        precisions = {p for p in told.values() if p}
+        precisions = {p for p in tensor_metrics.values() if p}
         absent = frozenset(c.precision for _, c in none if c.precision) - precisions
-        if told:
+        if tensor_metrics:
             precision = precisions.pop() if len(precisions) == 1 else None
-            metric = next((m for m, p in told.items() if p == precision), next(iter(told)))
+            metric = next(
+                (m for m, p in tensor_metrics.items() if p == precision), next(iter(tensor_metrics))
+            )
             return Counted("tensor-core", precision, absent, metric)
         formats = _FORMATS_ON.get(self._major or 0)
         for metric, counter in none:
@@ -165,7 +167,7 @@ _STORED = ("fp4", "fp6", "fp8", "int4", "int8")
 _OF_NVIDIA = ("tensor-core", "cuda-core")
 
 
-class Evidence:
+class KernelEvidence:
     """What is known about kernels, by name.
 
     Args:
@@ -209,8 +211,8 @@ class Evidence:
     def code(self, name: str) -> CodeRow | None:
         """The kernel's machine code; of several pieces that agree the first, else None."""
         rows = self._code.get(name, [])
-        says = {(row.engine, row.precision) for row in rows}
-        return rows[0] if len(says) == 1 else None
+        verdicts = {(row.engine, row.precision) for row in rows}
+        return rows[0] if len(verdicts) == 1 else None
 
     def codes(self, names: Iterable[str]) -> tuple[CodeRow, ...]:
         """The machine code of these kernels, all of it."""
@@ -218,14 +220,14 @@ class Evidence:
 
     def conflicts(self, names: Iterable[str]) -> tuple[Conflict, ...]:
         """The kernels whose names contradict better evidence."""
-        found = (self._conflict(name) for name in names)
-        return tuple(conflict for conflict in found if conflict)
+        conflicts = (self._conflict(name) for name in names)
+        return tuple(conflict for conflict in conflicts if conflict)
 
     def _conflict(self, name: str) -> Conflict | None:
         label = classify(name)
         if label.evidence != "name":
             return None
-        by_name = _says(label.engine, label.precision)
+        by_name = _engine_words(label.engine, label.precision)
         counted, code = self._counted.find(name), self.code(name)
         if counted is not None and (truth := _contradiction(label, counted)):
             return Conflict(name, by_name, truth, "counter", counted.metric)
@@ -238,7 +240,7 @@ class Evidence:
         basis = ", ".join(most) or "no tensor-core instruction"
         if code.reads and code.products:
             basis += f", stored as {' and '.join(code.reads)}"
-        return Conflict(name, by_name, _says(code.engine, code.precision), "sass", basis)
+        return Conflict(name, by_name, _engine_words(code.engine, code.precision), "sass", basis)
 
 
 def with_code(label: Label, code: CodeRow) -> Label:
@@ -252,12 +254,12 @@ def with_code(label: Label, code: CodeRow) -> Label:
     weights = label.weights
     # What attention reads in another format is the KV cache.
     if weights is None and code.products and label.component != "attention":
-        stored = [found for found in code.reads if found in _STORED and found != precision]
+        stored = [form for form in code.reads if form in _STORED and form != precision]
         weights = stored[0] if len(stored) == 1 else None
     return replace(label, engine=code.engine, precision=precision, evidence="sass", weights=weights)
 
 
-def evidence_of(bundle: Bundle, rank: int) -> Evidence:
+def evidence_of(bundle: Bundle, rank: int) -> KernelEvidence:
     """The evidence for a rank of a bundle: its own counters, else those of the others.
 
     Measurements of Nsight Compute that were imported beside a trace are ranks of their own. Where
@@ -265,18 +267,20 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
     """
     facts = bundle.facts(rank)
     if mapping_in(facts, "gpu").get("vendor") == "AMD":
-        return Evidence(nvidia=False)
+        return KernelEvidence(nvidia=False)
     code = machine_code_of(bundle)
     codes = code_rows(code.rows)
     capabilities = {r: device_of(bundle.facts(r))[1] for r in bundle.ranks}
-    if not (own := bundle.frame("metrics", rank)).empty:
-        return Evidence(own, capabilities[rank], codes, code.lost)
-    found = {r: rows for r in bundle.ranks if not (rows := bundle.frame("metrics", r)).empty}
-    capability = next((capabilities[r] for r in found), None)
-    alike = [rows for r, rows in found.items() if capabilities[r] == capability]
+    if not (rank_metrics := bundle.frame("metrics", rank)).empty:
+        return KernelEvidence(rank_metrics, capabilities[rank], codes, code.lost)
+    metrics_by_rank = {
+        r: rows for r in bundle.ranks if not (rows := bundle.frame("metrics", r)).empty
+    }
+    capability = next((capabilities[r] for r in metrics_by_rank), None)
+    same_gpu = [rows for r, rows in metrics_by_rank.items() if capabilities[r] == capability]
     texts = {"name": str, "metric": str, "unit": str}
-    metrics = pd.concat([own, *alike]).astype(texts) if alike else own
-    return Evidence(metrics, capability, codes, code.lost)
+    metrics = pd.concat([rank_metrics, *same_gpu]).astype(texts) if same_gpu else rank_metrics
+    return KernelEvidence(metrics, capability, codes, code.lost)
 
 
 def _contradiction(label: Label, counted: Counted) -> str | None:
@@ -285,9 +289,9 @@ def _contradiction(label: Label, counted: Counted) -> str | None:
         return "nothing of that" if wrong else None
     other = counted.precision and label.precision and counted.precision != label.precision
     if counted.engine != label.engine or other:
-        return _says(counted.engine, counted.precision)
+        return _engine_words(counted.engine, counted.precision)
     return None
 
 
-def _says(engine: str, precision: str | None) -> str:
+def _engine_words(engine: str, precision: str | None) -> str:
     return f"{engine} {precision or ''}".strip()

@@ -10,7 +10,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import find_rule
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
-from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
+from spark_prof.analyzers.classify.evidence import KernelEvidence, evidence_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.demangle import demangled
 from spark_prof.vocabulary import COPIES
@@ -38,28 +38,30 @@ class Classified:
 
 def list_names(names: Iterable[str]) -> tuple[Classified, ...]:
     """What the names alone tell."""
-    nothing = Evidence()
+    nothing = KernelEvidence()
     return tuple(_classified(name, nothing) for name in names)
 
 
 def list_bundle(bundle: Bundle) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
     """All kernels of a bundle by name, the longest first, and what of its code is unreadable."""
-    found: dict[str, Classified] = {}
+    by_name: dict[str, Classified] = {}
     lost: dict[str, None] = {}
     us: Counter[str] = Counter()
     for rank in bundle.ranks:
         evidence = evidence_of(bundle, rank)
         lost |= dict.fromkeys(evidence.lost)
         kernels = bundle.frame("kernels", rank, ["name", "kind", "start_ns", "end_ns"])
-        ran = kernels[~kernels["kind"].isin(COPIES)]
-        times = (ran["end_ns"] - ran["start_ns"]).groupby(ran["name"].astype(str)).sum() / 1e3
-        us.update({str(name): float(own) for name, own in times.items()})
+        launches = kernels[~kernels["kind"].isin(COPIES)]
+        times = (launches["end_ns"] - launches["start_ns"]).groupby(
+            launches["name"].astype(str)
+        ).sum() / 1e3
+        us.update({str(name): float(duration_us) for name, duration_us in times.items()})
         for name in map(str, times.index):
-            if name not in found or found[name].evidence != "counter":
-                found[name] = _classified(name, evidence)
+            if name not in by_name or by_name[name].evidence != "counter":
+                by_name[name] = _classified(name, evidence)
     timed = any(us.values())
-    ordered = sorted(found, key=lambda name: (-us[name], name))
-    rows = (replace(found[name], us=us[name] if timed else None) for name in ordered)
+    ordered = sorted(by_name, key=lambda name: (-us[name], name))
+    rows = (replace(by_name[name], us=us[name] if timed else None) for name in ordered)
     return tuple(rows), tuple(lost)
 
 
@@ -68,16 +70,18 @@ def list_code(
 ) -> tuple[Classified, ...]:
     """Every function of machine code, each for itself."""
     # Functions of one name may differ: each has only its own code as evidence.
-    rows = [_classified(row.name, Evidence(codes=[row])) for row in code_rows(functions)]
+    rows = [_classified(row.name, KernelEvidence(codes=[row])) for row in code_rows(functions)]
     names = demangled(compiled_by_driver)
     rows += [
-        _classified(name, Evidence(), compiled_from=architecture)
+        _classified(name, KernelEvidence(), compiled_from=architecture)
         for name, architecture in zip(names, compiled_by_driver.values(), strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: row.name))
 
 
-def _classified(name: str, evidence: Evidence, compiled_from: str | None = None) -> Classified:
+def _classified(
+    name: str, evidence: KernelEvidence, compiled_from: str | None = None
+) -> Classified:
     label, rule = evidence.label(name), find_rule(name)
     return Classified(
         name=name,

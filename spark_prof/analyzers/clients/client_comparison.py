@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow
 from spark_prof.analyzers.clients.engine_side import (
     EngineSide,
     Placement,
@@ -61,8 +61,8 @@ def clients_of(
 
 def client_row(run: BenchmarkRun, *sentences: str) -> ClientRow:
     """A run alone, without anything to compare it with."""
-    shown = {field.name: getattr(run, field.name) for field in fields(RunFigures)}
-    return ClientRow(**shown, sentences=(*sentences, *run.notes))
+    figures = {field.name: getattr(run, field.name) for field in fields(RunFigures)}
+    return ClientRow(**figures, sentences=(*sentences, *run.notes))
 
 
 def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> ClientRow:
@@ -71,36 +71,38 @@ def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> Cli
     if (shared["decode_requests"] > 0).sum() < _FEWEST:
         return _by_steps(run, steps, "Too few recorded steps lie inside the run.", ())
     begin, end = int(shared["begin_ns"].min()), int(shared["finish_ns"].max())
-    seen = in_window(run.requests, placed.offset_ns, begin, end)
-    if seen.token_us is None:
+    client = in_window(run.requests, placed.offset_ns, begin, end)
+    if client.token_us is None:
         why = "No request spent most of its time in the recorded steps."
-        if not seen.requests:
+        if not client.requests:
             why = "No request with its times was in flight while the steps were recorded."
         return _by_steps(run, shared, why, ())
     engine, paused = _with_pauses(
         engine_side(shared, _prompt_tokens(run), same_requests=True), shared
     )
-    times = [Latency(us) for us in (seen.token_us, seen.chunk_us, seen.first_us)]
+    times = [Latency(us) for us in (client.token_us, client.chunk_us, client.first_us)]
     whole = " Its single chunks are unknown: whole requests are compared."
-    said = [
+    sentences = [
         f"{(end - begin) / 1e9:,.2f} s of the run's {run.duration_s or 0:,.2f} s were recorded, "
-        f"with {seen.requests} of its requests in flight; only these are compared."
-        f"{whole if seen.whole_requests else ''}"
+        f"with {client.requests} of its requests in flight; only these are compared."
+        f"{whole if client.whole_requests else ''}"
     ]
-    if seen.tokens is not None and engine.tokens:
-        others = ": other clients were there" if engine.tokens > _MORE * seen.tokens else ""
-        said.append(
-            f"The client received {seen.tokens:,.0f} tokens while the engine generated "
-            f"{engine.tokens:,.0f}{others}."
+    if client.tokens is not None and engine.tokens:
+        remark = ": other clients were there" if engine.tokens > _MORE * client.tokens else ""
+        sentences.append(
+            f"The client received {client.tokens:,.0f} tokens while the engine generated "
+            f"{engine.tokens:,.0f}{remark}."
         )
     if paused:
-        said.append(
+        sentences.append(
             f"In the engine's time are {paused / 1e3:,.2f} ms per token in which it stood still to "
             "write the recording; its steps do not have them."
         )
-    said += _stalls(engine)
+    sentences += _stalls(engine)
     # Single chunks are those of these very steps; whole requests also had others.
-    return _row(run, "window", times, engine, said, seen.requests, same=not seen.whole_requests)
+    return _row(
+        run, "window", times, engine, sentences, client.requests, same=not client.whole_requests
+    )
 
 
 def _with_pauses(engine: EngineSide, steps: pd.DataFrame) -> tuple[EngineSide, float]:
@@ -125,36 +127,36 @@ def _by_steps(
     if decoding.empty:
         return client_row(run, reason, _NO_DECODE)
     low, high = int(decoding.min()), int(decoding.max())
-    wanted = _concurrency(run)
+    concurrency = _concurrency(run)
     unsaid = "The result does not say how many requests ran at a time"
-    if wanted is None and low != high:
+    if concurrency is None and low != high:
         had = f"and the recorded steps had {low} to {high}: nothing can be compared."
         return client_row(run, reason, f"{unsaid}, {had}")
-    size = wanted or low
-    alike = steps[batch == size]
-    if (alike["decode_requests"] > 0).sum() < _FEWEST:
+    size = concurrency or low
+    matching = steps[batch == size]
+    if (matching["decode_requests"] > 0).sum() < _FEWEST:
         had = f"{low}" if low == high else f"{low} to {high}"
         too_few = (
             f"The client had {size} in flight, the recorded steps had {had}: too few steps are of "
             "that load to be compared."
         )
         return client_row(run, reason, too_few)
-    engine = engine_side(alike, _prompt_tokens(run), same_requests=False)
+    engine = engine_side(matching, _prompt_tokens(run), same_requests=False)
     times = (run.tpot, Latency() if run.itl_per_token else run.itl, run.ttft)
-    requests = "1 request" if wanted == 1 else f"{wanted} requests"
+    requests = "1 request" if concurrency == 1 else f"{concurrency} requests"
     what = f"Compared are the run's statistics with the recorded steps of {requests}."
-    if wanted is None:
+    if concurrency is None:
         what = (
             f"{unsaid}; the recorded steps had {low}. Compared are its statistics with those steps."
         )
-    said = [reason, what, *_stalls(engine)]
+    sentences = [reason, what, *_stalls(engine)]
     cost = next((row for row in overhead if row.batch_size == size), None)
     if cost is not None and engine.token_us:
-        said.append(
+        sentences.append(
             f"Watching made these steps {cost.ratio:.3f} times as long; without it a token would "
             f"have taken {engine.token_us / cost.ratio / 1e3:,.2f} ms."
         )
-    return _row(run, "steps", times, engine, said)
+    return _row(run, "steps", times, engine, sentences)
 
 
 def _row(
@@ -162,7 +164,7 @@ def _row(
     basis: str,
     times: Sequence[Latency],
     engine: EngineSide,
-    said: Sequence[str],
+    sentences: Sequence[str],
     requests: int = 0,
     *,
     same: bool = False,
@@ -181,7 +183,7 @@ def _row(
         pair = (client.median, median) if robust and client.median else (client.mean, mean)
         if pair[0] and pair[1]:
             statistic = "median" if pair[0] is client.median and robust else "mean"
-            compared[quantity] = Comparison(quantity, statistic, pair[0], pair[1])
+            compared[quantity] = ClientComparison(quantity, statistic, pair[0], pair[1])
     token, chunk = compared.get("output_token"), compared.get("chunk")
     row = client_row(run)
     verdict = _verdict(token, basis)
@@ -191,7 +193,7 @@ def _row(
         without = replace(token, engine=engine.token_us_without or token.engine)
         explained = _verdict(without, basis) != verdict
     verdict = "unknown" if explained else verdict
-    first = [_told(token, verdict, basis, long_steps=explained)]
+    first = [_verdict_sentence(token, verdict, basis, long_steps=explained)]
     middle = row.itl.median
     if verdict == "slower" and chunk and middle and abs(middle / chunk.engine - 1) <= AGREES:
         first.append(
@@ -216,11 +218,11 @@ def _row(
         steps=engine.steps,
         requests=requests,
         comparisons=tuple(compared.values()),
-        sentences=(*first, *said, *row.sentences),
+        sentences=(*first, *sentences, *row.sentences),
     )
 
 
-def _verdict(token: Comparison | None, basis: str) -> str:
+def _verdict(token: ClientComparison | None, basis: str) -> str:
     if token is None:
         return "unknown"
     # Without a common stretch of time nothing tells that both are of one server.
@@ -231,7 +233,9 @@ def _verdict(token: Comparison | None, basis: str) -> str:
     return "slower" if token.difference > 0 else "faster"
 
 
-def _told(token: Comparison | None, verdict: str, basis: str, *, long_steps: bool = False) -> str:
+def _verdict_sentence(
+    token: ClientComparison | None, verdict: str, basis: str, *, long_steps: bool = False
+) -> str:
     """Whether the client sees the engine's time per token, and where the rest may be."""
     if token is None:
         return "The result has no time per output token that could be compared with a step's."

@@ -17,7 +17,7 @@ VERDICTS = ("agrees", "slower", "faster", "unknown")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ClientComparison:
     """One time as the client and the engine have it, in us."""
 
     quantity: str  # output_token, chunk or first_token
@@ -39,7 +39,7 @@ class ClientRow(RunFigures):
     verdict: str = "unknown"  # one of VERDICTS
     steps: int = 0  # the recorded steps that were compared
     requests: int = 0  # the client's requests that were in flight in them; 0 where that is unknown
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[ClientComparison, ...] = ()
     sentences: tuple[str, ...] = ()  # what follows, and what to know before believing it
 
 
@@ -67,7 +67,7 @@ def beside_clients(
     if not decode:
         return ()
     sizes = {ledger.batch_size: ledger for ledger in decode}
-    found = []
+    tokens = []
     for row in clients:
         ledger = sizes.get(row.concurrency) or decode[0]
         for one in row.comparisons:
@@ -75,6 +75,6 @@ def beside_clients(
             if one.quantity == "output_token" and ledger.ms_per_token is not None:
                 us = 1e3 * ledger.ms_per_token
             if us is not None:
-                told = (one.quantity, one.statistic, one.client, ledger.batch_size)
-                found.append(ClientToken(row.tool, row.label, *told, us, one.client - us))
-    return tuple(found)
+                figures = (one.quantity, one.statistic, one.client, ledger.batch_size)
+                tokens.append(ClientToken(row.tool, row.label, *figures, us, one.client - us))
+    return tuple(tokens)

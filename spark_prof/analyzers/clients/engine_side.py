@@ -110,13 +110,13 @@ def engine_side(
     stalls = _stalls(steps)
     decoding = steps[steps["decode_requests"] > 0]
     took = decoding["step_us"].to_numpy(np.float64)
-    sequences, given = given_tokens(decoding)
-    per_token = _over(sequences.sum(), given.sum())
+    sequences, token_counts = given_tokens(decoding)
+    per_token = _over(sequences.sum(), token_counts.sum())
     reads = steps[steps["prefill_requests"] > 0]
     prefill = partial(_prefill, reads, prompt_tokens, same_requests)
     return EngineSide(
         steps=len(decoding),
-        token_us=_over(float((sequences * took).sum()), given.sum()),
+        token_us=_over(float((sequences * took).sum()), token_counts.sum()),
         step_us=_over(float((sequences * took).sum()), sequences.sum()),
         prefill_us=prefill(float(reads["step_us"].mean())),
         tokens=tokens,
@@ -130,8 +130,10 @@ def engine_side(
 
 def _without(steps: pd.DataFrame) -> float | None:
     decoding = steps[steps["decode_requests"] > 0]
-    sequences, given = given_tokens(decoding)
-    return _over(float((sequences * decoding["step_us"].to_numpy(np.float64)).sum()), given.sum())
+    sequences, token_counts = given_tokens(decoding)
+    return _over(
+        float((sequences * decoding["step_us"].to_numpy(np.float64)).sum()), token_counts.sum()
+    )
 
 
 def _over(a: float, b: float) -> float | None:
@@ -167,8 +169,8 @@ def _prefill(
     if same:
         return mean * max(math.ceil((prompt_tokens or 0.0) / at_once), 1) if at_once else mean
     # Steps that read other prompts say something about these only if they are about as long.
-    alike = prompt_tokens is not None and at_once / _ALIKE <= prompt_tokens <= at_once * _ALIKE
-    return mean if alike else None
+    similar = prompt_tokens is not None and at_once / _ALIKE <= prompt_tokens <= at_once * _ALIKE
+    return mean if similar else None
 
 
 _ENOUGH = 0.5
@@ -198,8 +200,8 @@ def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns
         start = request.start_ns + offset_ns - begin_ns
         length = end_ns - begin_ns
         answered = start + 1e3 * request.ttft_us
-        done = start + 1e3 * (request.e2e_us or request.ttft_us)
-        if done <= 0 or start >= length:
+        finish = start + 1e3 * (request.e2e_us or request.ttft_us)
+        if finish <= 0 or start >= length:
             continue
         flying += 1
         if start >= 0 and answered <= length:
@@ -215,8 +217,8 @@ def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns
             tokens.append(between / size)
         else:
             counted = False
-        covered = min(done, length) - max(answered, 0)
-        if request.tpot_us is not None and covered > _ENOUGH * (done - answered):
+        covered = min(finish, length) - max(answered, 0)
+        if request.tpot_us is not None and covered > _ENOUGH * (finish - answered):
             whole.append(request.tpot_us)
     single = _mean(np.concatenate(tokens)) if tokens else None
     return InWindow(

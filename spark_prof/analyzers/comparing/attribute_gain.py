@@ -66,17 +66,17 @@ def summarize(
     touched = touched_components(swaps)
 
     def table(*keys: str) -> pd.DataFrame:
-        found = beside(sides, keys, cost)
-        found["touched"] = found["component"].isin(touched)
+        rows = beside(sides, keys, cost)
+        rows["touched"] = rows["component"].isin(touched)
         if untraced and bound:
-            _replace_waits(found, sides, untraced, cost)
-        return found
+            _replace_waits(rows, sides, untraced, cost)
+        return rows
 
     components = tuple(_gains(ComponentGain, table("component")))
-    ran = table("component", "name").rename(
+    by_kernel = table("component", "name").rename(
         columns={"kernels_a": "calls_a", "kernels_b": "calls_b"}
     )
-    changed = _gains(KernelGain, ran[ran["component"] != FOR_THE_HOST])
+    changed = _gains(KernelGain, by_kernel[by_kernel["component"] != FOR_THE_HOST])
     kernels = sorted(changed, key=lambda row: (-abs(row.saved_us), row.name, row.component))
     a_us, b_us = (untraced.a_us, untraced.b_us) if untraced else (None, None)
     steps = (
@@ -133,10 +133,12 @@ def beside(sides: _Sides, keys: Sequence[str], cost: float) -> pd.DataFrame:
     """
     rows = pd.concat([side.rows[list(keys)] for side in sides])
     groups = rows.groupby(list(keys), observed=True)
-    found = groups.size().index.to_frame(index=False)
+    combinations = groups.size().index.to_frame(index=False)
     codes = np.split(np.asarray(groups.ngroup(), np.int64), [len(sides[0].rows)])
-    a, b = (_means(side, code, len(found), cost) for side, code in zip(sides, codes, strict=True))
-    return found.assign(
+    a, b = (
+        _means(side, code, len(combinations), cost) for side, code in zip(sides, codes, strict=True)
+    )
+    return combinations.assign(
         a_us=a["us"],
         b_us=b["us"],
         saved_us=a["us"] - b["us"],
@@ -155,10 +157,10 @@ def _means(side: SwappedSteps, code: Int64s, groups: int, cost: float) -> pd.Dat
     shape = groups, len(side.length_us)
     cell = code * shape[1] + step
     tables = {
-        name: np.asarray(np.bincount(cell, each, math.prod(shape)), np.float64).reshape(shape)
-        for name, each in (("us", us + gap), ("gap_us", gap), ("calls", calls))
+        name: np.asarray(np.bincount(cell, values, math.prod(shape)), np.float64).reshape(shape)
+        for name, values in (("us", us + gap), ("gap_us", gap), ("calls", calls))
     }
-    means = {name: side.typical.mean(each) for name, each in tables.items()}
+    means = {name: side.typical.mean(values) for name, values in tables.items()}
     return pd.DataFrame(means | {"error": side.typical.error(tables["us"])})
 
 

@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side, side_names
+from spark_prof.analyzers.comparing.comparison import (
+    ComparedRecording,
+    Comparison,
+    Setting,
+    side_names,
+)
 from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.obstacles import obstacle_of, other_model
@@ -59,10 +64,10 @@ _DEEPEST = 8
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
-def setup_differences(a: Side, b: Side) -> tuple[Setting, ...]:
+def setup_differences(a: ComparedRecording, b: ComparedRecording) -> tuple[Setting, ...]:
     """Every setting whose value differs, by group; at most 200."""
     ours, theirs = _settings(a), _settings(b)
-    found = [
+    settings = [
         Setting(
             _GROUPS.get(name) or _GROUPS.get(name.partition(".")[0], "engine"),
             name,
@@ -72,17 +77,17 @@ def setup_differences(a: Side, b: Side) -> tuple[Setting, ...]:
         for name in dict.fromkeys((*ours, *theirs))
         if ours.get(name, "") != theirs.get(name, "")
     ]
-    found += _command(a.report.run.command, b.report.run.command)
-    ranked = sorted(found, key=lambda each: (_ORDER.index(each.group), each.name))
+    settings += _command(a.report.run.command, b.report.run.command)
+    ranked = sorted(settings, key=lambda setting: (_ORDER.index(setting.group), setting.name))
     return tuple(ranked[:_MOST])
 
 
-def unlike(first: Side, other: Side) -> str:
+def unlike(first: ComparedRecording, other: ComparedRecording) -> str:
     """In what two recordings of one side are not of the same thing; empty where they are."""
-    found = [
-        f"{each.name} ({_shown(each.a)} against {_shown(each.b)})"
-        for each in setup_differences(first, other)
-        if not _OF_A_START.match(each.name)
+    differences = [
+        f"{setting.name} ({_short_value(setting.a)} against {_short_value(setting.b)})"
+        for setting in setup_differences(first, other)
+        if not _OF_A_START.match(setting.name)
     ]
     a, b = (
         side.steps.loc[side.steps["phase"].astype(str) == "decode", "decode_requests"]
@@ -92,19 +97,23 @@ def unlike(first: Side, other: Side) -> str:
     a, b = a.value_counts(normalize=True), b.value_counts(normalize=True)
     if len(a) and len(b) and a.combine(b, min, 0.0).sum() < 1 - _OTHER_BATCHES:
         usual = f"mostly {a.index[0]} against {b.index[0]}"
-        found.insert(0, f"the batch size of decode steps ({usual})")
-    more = f" and {len(found) - _MOST_TOLD} more settings" if len(found) > _MOST_TOLD else ""
-    return ", ".join(found[:_MOST_TOLD]) + more
+        differences.insert(0, f"the batch size of decode steps ({usual})")
+    more = (
+        f" and {len(differences) - _MOST_TOLD} more settings"
+        if len(differences) > _MOST_TOLD
+        else ""
+    )
+    return ", ".join(differences[:_MOST_TOLD]) + more
 
 
-def _shown(value: str) -> str:
+def _short_value(value: str) -> str:
     return f"{value[:40]}..." if len(value) > 43 else value or "nothing"
 
 
-def _settings(side: Side) -> dict[str, str]:
+def _settings(side: ComparedRecording) -> dict[str, str]:
     """All that is known of a side, as one text each name."""
     facts = {key: value for key, value in side.facts.items() if key != SWAPS}
-    known: dict[str, str] = dict(_flat("", facts, 0))
+    settings: dict[str, str] = dict(_flat("", facts, 0))
     run, gpu = side.report.run, side.report.gpu
     # A foreign trace has few facts of its own; what its report says of the run stands for them.
     reported = {
@@ -117,18 +126,18 @@ def _settings(side: Side) -> dict[str, str]:
         "swapped kernels": ", ".join(f"{s.slot}={s.kernel or '?'}" for s in run.swaps) or "none",
     }
     if not side.model:
-        known.pop("model", None)  # the name of its file
-    elif "model" not in known:
+        settings.pop("model", None)  # the name of its file
+    elif "model" not in settings:
         reported["model"] = run.model
     for name, value in reported.items():
-        known.setdefault(name, value)
-    return known
+        settings.setdefault(name, value)
+    return settings
 
 
 def _flat(prefix: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and depth < _DEEPEST:
-        for key, each in value.items():
-            yield from _flat(f"{prefix}.{key}" if prefix else str(key), each, depth + 1)
+        for key, entry in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), entry, depth + 1)
     elif not _NOT_COMPARED.match(prefix[:_LONGEST]):
         yield prefix[:_LONGEST], _text(value)
 
@@ -159,7 +168,9 @@ _MIX = 0.005  # a mix that explains a smaller share of the step is not worth a l
 
 
 def compare(
-    a: Side | Sequence[Side], b: Side | Sequence[Side], names: tuple[str, str] | None = None
+    a: ComparedRecording | Sequence[ComparedRecording],
+    b: ComparedRecording | Sequence[ComparedRecording],
+    names: tuple[str, str] | None = None,
 ) -> Comparison:
     """Compares b with a, the reference: one recording, or several of the same thing.
 
@@ -167,9 +178,11 @@ def compare(
         names: what the two are called; by default `side_names` of their sources.
     """
     notes: list[str] = []
-    given = [(side,) if isinstance(side, Side) else side for side in (a, b)]
-    first, second = names or side_names([[each.source for each in side] for side in given])
-    sides = (_starts(given[0], first, notes), _starts(given[1], second, notes))
+    recordings = [(side,) if isinstance(side, ComparedRecording) else side for side in (a, b)]
+    first, second = names or side_names(
+        [[recording.source for recording in side] for side in recordings]
+    )
+    sides = (_starts(recordings[0], first, notes), _starts(recordings[1], second, notes))
     every = (*sides[0], *sides[1])
     for side in every:
         if not side.report.books:
@@ -177,20 +190,23 @@ def compare(
                 f"{side.source} holds sums without steps, which cannot be compared; "
                 "take a recording or a trace"
             )
-    if any(each.report.failed("layers-") for each in every):
+    if any(recording.report.failed("layers-") for recording in every):
         sides = _in_shared_layers(sides)
     stable: dict[str, int] = {}
-    a_names, b_names = ([_stable_names(each.kernels, stable) for each in side] for side in sides)
-    found = (compare_phase(sides, (a_names, b_names), phase) for phase in _PHASES)
+    a_names, b_names = (
+        [_stable_names(recording.kernels, stable) for recording in side] for side in sides
+    )
+    comparisons = (compare_phase(sides, (a_names, b_names), phase) for phase in _PHASES)
     eager = runs_eagerly(sides[0][0].report), runs_eagerly(sides[1][0].report)
     phases = tuple(
-        replace(phase, obstacle=obstacle_of(sides, phase, eager)) for phase in found if phase
+        replace(phase, obstacle=obstacle_of(sides, phase, eager)) for phase in comparisons if phase
     )
     setup = setup_differences(sides[0][0], sides[1][0])
     compared = Comparison(sides, phases, setup, (), (first, second), eager)
     if not phases:
         ours, theirs = (
-            " and ".join(sorted(frozenset[str]().union(*(each.phases for each in side)))) or "none"
+            " and ".join(sorted(frozenset[str]().union(*(recording.phases for recording in side))))
+            or "none"
             for side in sides
         )
         raise CommandError(
@@ -208,84 +224,98 @@ def _stable_names(kernels: KernelColumns, stable: dict[str, int]) -> Int64s:
 
 def _in_shared_layers(sides: Sides) -> Sides:
     """The kernels of layers that not all recordings show are in none: they are no difference."""
-    every = [each for side in sides for each in side]
-    shown = [{row.layer for row in each.report.layers if row.layer is not None} for each in every]
-    known = np.array(sorted(set.intersection(*shown)), np.int64)
+    every = [recording for side in sides for recording in side]
+    layer_sets = [
+        {row.layer for row in recording.report.layers if row.layer is not None}
+        for recording in every
+    ]
+    shared_layers = np.array(sorted(set.intersection(*layer_sets)), np.int64)
 
-    def shared(each: Side) -> Side:
-        layer = np.where(np.isin(each.kernels.layer, known), each.kernels.layer, np.int16(-1))
-        return replace(each, kernels=replace(each.kernels, layer=layer))
+    def shared(recording: ComparedRecording) -> ComparedRecording:
+        layer = np.where(
+            np.isin(recording.kernels.layer, shared_layers), recording.kernels.layer, np.int16(-1)
+        )
+        return replace(recording, kernels=replace(recording.kernels, layer=layer))
 
     return tuple(map(shared, sides[0])), tuple(map(shared, sides[1]))
 
 
-def _starts(side: Sequence[Side], called: str, notes: list[str]) -> tuple[Side, ...]:
+def _starts(
+    side: Sequence[ComparedRecording], called: str, notes: list[str]
+) -> tuple[ComparedRecording, ...]:
     """The recordings of a side that are of different engine starts; the notes get what is not."""
-    kept: list[Side] = []
-    for number, each in enumerate(side, start=1):
-        name = f"Recording {number} of {called} ({each.source})"
-        window = each.steps[["begin_ns", "finish_ns"]]
+    recordings: list[ComparedRecording] = []
+    for number, recording in enumerate(side, start=1):
+        name = f"Recording {number} of {called} ({recording.source})"
+        window = recording.steps[["begin_ns", "finish_ns"]]
         same = next(
-            (other for other in kept if len(window) and window.equals(other.steps[[*window]])), None
+            (
+                other
+                for other in recordings
+                if len(window) and window.equals(other.steps[[*window]])
+            ),
+            None,
         )
         if same is not None:
             notes.append(f"{name} has the same steps as {same.source}: it counts once.")
             continue
-        if kept and (other := unlike(kept[0], each)):
+        if recordings and (other := unlike(recordings[0], recording)):
             notes.append(
-                f"{name} is not of the same thing as {kept[0].source}: {other}. What these differ "
-                "by counts as noise; compare like with like."
+                f"{name} is not of the same thing as {recordings[0].source}: {other}. What these "
+                "differ by counts as noise; compare like with like."
             )
-        elif any(_process(each) and _process(each) == _process(other) for other in kept):
+        elif any(
+            _process(recording) and _process(recording) == _process(other) for other in recordings
+        ):
             notes.append(
                 f"{name} is of the same engine start as another one of that side: how much starts "
                 "differ cannot be told from these; start the engine anew for each recording."
             )
-        kept.append(each)
-    return tuple(kept)
+        recordings.append(recording)
+    return tuple(recordings)
 
 
-def _process(side: Side) -> tuple[str, ...]:
+def _process(side: ComparedRecording) -> tuple[str, ...]:
     """What tells the engine's process from every other one; empty where nothing does."""
-    known = [str(side.facts.get(name) or "") for name in ("boot", "pid")]
-    return tuple(known) if all(known) else ()
+    identity = [str(side.facts.get(name) or "") for name in ("boot", "pid")]
+    return tuple(identity) if all(identity) else ()
 
 
-def _assumed(found: Comparison) -> Iterator[str]:
+def _assumed(comparison: Comparison) -> Iterator[str]:
     """That nothing is known of the starts of a side, and what decides it."""
-    if not found.assumed:
+    if not comparison.assumed:
         return
-    counts = [len(side) for side in found.sides]
+    counts = [len(side) for side in comparison.sides]
     which = "One recording a side" if max(counts) == 1 else "One recording on a side"
     yield (
-        f"{which}: engine starts are taken to differ by up to {100 * found.assumed:g} % (standard "
-        "deviation); give several starts a side (spark-prof compare A1,A2,A3 B1,B2,B3) to decide "
-        "smaller differences."
+        f"{which}: engine starts are taken to differ by up to {100 * comparison.assumed:g} % "
+        "(standard deviation); give several starts a side (spark-prof compare A1,A2,A3 B1,B2,B3) "
+        "to decide smaller differences."
     )
 
 
-def _notes(found: Comparison) -> Iterator[str]:
-    a, b = found.a, found.b
-    every = [each for side in found.sides for each in side]
-    if len({each.report.run.units for each in every}) > 1:
+def _notes(comparison: Comparison) -> Iterator[str]:
+    a, b = comparison.a, comparison.b
+    every = [recording for side in comparison.sides for recording in side]
+    if len({recording.report.run.units for recording in every}) > 1:
         yield "One side is a GPU's kernels, the other a CPU engine's operators: no kernel matches."
-    for each in every:
-        for text in each.report.failed("layers-"):
-            yield f"{each.source}: {text} Nothing is compared by these layers."
+    for recording in every:
+        for text in recording.report.failed("layers-"):
+            yield f"{recording.source}: {text} Nothing is compared by these layers."
     if not other_model(a, b) and any(not side.facts.get("model_config") for side in (a, b)):
         yield "Nothing in the recordings tells whether both sides ran the same model."
-    sizes = [each.report.parallel for each in (a, b)]
+    sizes = [recording.report.parallel for recording in (a, b)]
     if all(sizes) and sizes[0].shape != sizes[1].shape:  # type: ignore[union-attr]
-        told = " against ".join(each.described for each in sizes if each)
-        yield f"The sides are parallel in other ways: {told}. A rank of one does other work."
+        layouts = " against ".join(layout.described for layout in sizes if layout)
+        yield f"The sides are parallel in other ways: {layouts}. A rank of one does other work."
     if a.report.run.backend != b.report.run.backend:
         yield (
-            f"{a.report.run.backend or 'unknown'} recorded {found.names[0]} and "
-            f"{b.report.run.backend or 'unknown'} {found.names[1]}: the profiling overhead is part "
-            "of the difference."
+            f"{a.report.run.backend or 'unknown'} recorded {comparison.names[0]} and "
+            f"{b.report.run.backend or 'unknown'} {comparison.names[1]}: the profiling overhead is "
+            "part of the difference."
         )
-    several = any(len(side) > 1 for side in found.sides)
-    for phase in found.phases:
+    several = any(len(side) > 1 for side in comparison.sides)
+    for phase in comparison.phases:
         if phase.fewest < FEWEST["median"] and not phase.obstacle:
             yield (
                 f"A {'recording' if several else 'side'} has only {phase.fewest} {phase.phase} "
@@ -302,36 +332,36 @@ def _notes(found: Comparison) -> Iterator[str]:
                 f"The sides ran {phase.phase} steps of different sizes, which explains "
                 f"{phase.mix_us:+.1f} us of the {phase.whole.us:+.1f} us between their medians."
             )
-    yield from _left_out(found)
-    for called, side in zip(found.names, found.sides, strict=True):
-        for number, each in enumerate(side, start=1):
+    yield from _left_out(comparison)
+    for called, side in zip(comparison.names, comparison.sides, strict=True):
+        for number, recording in enumerate(side, start=1):
             name = called if len(side) == 1 else f"{called}, recording {number}"
-            clocks = each.report.gpu.clocks
+            clocks = recording.report.gpu.clocks
             if clocks and clocks.throttled:
-                held = ", ".join(clocks.throttled)
-                yield f"The GPU's clock was held down on {name} ({held})."
-            if "mixed" in each.phases:
+                reasons = ", ".join(clocks.throttled)
+                yield f"The GPU's clock was held down on {name} ({reasons})."
+            if "mixed" in recording.phases:
                 yield f"{name} has mixed steps, which are not compared."
-    yield from _lost(found)
+    yield from _lost(comparison)
 
 
-def _left_out(found: Comparison) -> Iterator[str]:
+def _left_out(comparison: Comparison) -> Iterator[str]:
     """The phases that some recordings of a side have and others lack."""
-    for called, side in zip(found.names, found.sides, strict=True):
+    for called, side in zip(comparison.names, comparison.sides, strict=True):
         for phase in _PHASES:
-            has = [phase in each.phases for each in side]
-            if not found.phase(phase) and any(has) and not all(has):
+            has = [phase in recording.phases for recording in side]
+            if not comparison.phase(phase) and any(has) and not all(has):
                 lacking = has.index(False) + 1
                 yield (
                     f"Recording {lacking} of {called} has no {phase} steps: these are not compared."
                 )
 
 
-def _lost(found: Comparison) -> Iterator[str]:
+def _lost(comparison: Comparison) -> Iterator[str]:
     """What limits the figures of one side and not those of the other."""
     notes = [
-        list(dict.fromkeys(note for each in side for note in each.report.notes))
-        for side in found.sides
+        list(dict.fromkeys(note for recording in side for note in recording.report.notes))
+        for side in comparison.sides
     ]
-    for called, own, other in zip(found.names, notes, notes[::-1], strict=True):
-        yield from (f"{called}: {note}" for note in own if note not in other)
+    for called, ours, other in zip(comparison.names, notes, notes[::-1], strict=True):
+        yield from (f"{called}: {note}" for note in ours if note not in other)

@@ -21,7 +21,7 @@ from spark_prof.analyzers.views.kernel_columns import KernelColumns
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ComparedRecording:
     """One recording that is compared."""
 
     source: str  # as the user named it
@@ -39,8 +39,8 @@ class Side:
     def model(self) -> str:
         """What the recording says of its model; empty where that is the name of its file."""
         named = self.report.run.model
-        known = self.facts.get("model_config") or self.facts.get("quantization")
-        return named if known or named not in re.split(r"[/\\]", self.source) else ""
+        configuration = self.facts.get("model_config") or self.facts.get("quantization")
+        return named if configuration or named not in re.split(r"[/\\]", self.source) else ""
 
     @property
     def start(self) -> float:
@@ -70,7 +70,7 @@ class SizeRow:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """One part of a typical step: a component, or time in which nothing ran."""
 
     name: str  # of the component, or `launch_gaps` or `host` as in the token ledger
@@ -156,7 +156,7 @@ class PhaseComparison:
     alike: bool  # whether any size is in all recordings; else all steps are compared as they are
     fewest: int  # steps that are compared of the recording that has the fewest
     typical: Change  # of the steps that `like` compares
-    parts: tuple[Part, ...]  # components, then gaps, the slower one first
+    parts: tuple[StepPart, ...]  # components, then gaps, the slower one first
     residual_us: float  # what medians and typical steps disagree about
     conversions: Change  # what of the typical step goes to kernels that only convert formats
     layers: tuple[LayerPart, ...]  # all components of each together, the slower one first
@@ -178,7 +178,8 @@ class PhaseComparison:
 class Comparison:
     """One side against the reference."""
 
-    sides: tuple[tuple[Side, ...], tuple[Side, ...]]  # recordings of the reference and the other
+    # Recordings of the reference and the other.
+    sides: tuple[tuple[ComparedRecording, ...], tuple[ComparedRecording, ...]]
     phases: tuple[PhaseComparison, ...]  # decode first; none where the sides share no phase
     setup: tuple[Setting, ...]  # in what the set-ups of the first two differ
     notes: tuple[str, ...]  # what to know before believing the figures, one line each
@@ -186,12 +187,12 @@ class Comparison:
     eager: tuple[bool, bool] = (False, False)  # which sides launched every kernel by itself
 
     @property
-    def a(self) -> Side:
+    def a(self) -> ComparedRecording:
         """The first recording of the reference."""
         return self.sides[0][0]
 
     @property
-    def b(self) -> Side:
+    def b(self) -> ComparedRecording:
         """The first recording of what is compared with it."""
         return self.sides[1][0]
 
@@ -199,11 +200,11 @@ class Comparison:
     def assumed(self) -> float:
         """By how much starts are taken to differ, as a share; 0 where it was estimated."""
         alone = [side[0] for side in self.sides if len(side) == 1]
-        return max((each.start for each in alone), default=0.0)
+        return max((recording.start for recording in alone), default=0.0)
 
     def phase(self, name: str) -> PhaseComparison | None:
         """The comparison of one phase; None where a side has no such step."""
-        return next((each for each in self.phases if each.phase == name), None)
+        return next((phase for phase in self.phases if phase.phase == name), None)
 
 
 _LONGEST_NAME = 24
@@ -221,9 +222,12 @@ def side_names(sides: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """
     parts = [_parts(sources) for sources in sides]
     depths = range(1, 1 + max(map(len, parts), default=0))
-    named = ([own[-depth] if depth <= len(own) else "" for own in parts] for depth in depths)
-    told = (names for names in named if all(names) and len({*names}) == len(names))
-    names = next(told, [own[-1] for own in parts])
+    named = (
+        [path_parts[-depth] if depth <= len(path_parts) else "" for path_parts in parts]
+        for depth in depths
+    )
+    distinct = (names for names in named if all(names) and len({*names}) == len(names))
+    names = next(distinct, [path_parts[-1] for path_parts in parts])
     if max(map(len, names), default=0) > _LONGEST_NAME:
         half = (_LONGEST_NAME - 3) // 2
         names = [
@@ -231,17 +235,17 @@ def side_names(sides: Sequence[Sequence[str]]) -> tuple[str, ...]:
             for name in _without_common_words(names)
         ]
     if len({*names}) < len(names):
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for place, name in enumerate(names):
-            seen[name] += 1
-            names[place] = name if seen[name] == 1 else f"{name} ({seen[name]})"
+            counts[name] += 1
+            names[place] = name if counts[name] == 1 else f"{name} ({counts[name]})"
     return tuple(names)
 
 
 def _parts(sources: Sequence[str]) -> list[str]:
     """The parts of a side's path; the last one is what the names of its recordings begin with."""
     split = [re.findall(r"[^/\\]+", source) or [source] for source in sources]
-    names = [_ENDING.sub("", own[-1]) or own[-1] for own in split]
+    names = [_ENDING.sub("", path_parts[-1]) or path_parts[-1] for path_parts in split]
     name = names[0]
     if len(names) > 1:
         name = "".join(_shared(names)).rstrip("-_. ") or f"{names[0]} +{len(names) - 1}"
@@ -249,14 +253,16 @@ def _parts(sources: Sequence[str]) -> list[str]:
 
 
 def _shared(texts: Sequence[Sequence[str]]) -> list[str]:
-    pairs = takewhile(lambda each: len({*each}) == 1, zip(*texts, strict=False))
-    return [each[0] for each in pairs]
+    pairs = takewhile(lambda elements: len({*elements}) == 1, zip(*texts, strict=False))
+    return [elements[0] for elements in pairs]
 
 
 def _without_common_words(names: Sequence[str]) -> list[str]:
     """The names without the words that all begin and end with, where each keeps one."""
     words = [_WORD.findall(name) for name in names]
     first = len(_shared(words))
-    last = len(_shared([own[first:][::-1] for own in words]))
-    kept = ["".join(own[first : len(own) - last]).strip("-_.") for own in words]
-    return kept if all(kept) else list(names)
+    last = len(_shared([name_words[first:][::-1] for name_words in words]))
+    middles = [
+        "".join(name_words[first : len(name_words) - last]).strip("-_.") for name_words in words
+    ]
+    return middles if all(middles) else list(names)

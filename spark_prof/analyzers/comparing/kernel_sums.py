@@ -20,7 +20,7 @@ def combined(
 ) -> Change:
     """A figure of each recording's figures; a change without any is `otherwise`."""
     a, b = (
-        [of(*figures) for figures in zip(*(each.figures[side] for each in changes), strict=True)]
+        [of(*figures) for figures in zip(*(part.figures[side] for part in changes), strict=True)]
         for side in (0, 1)
     )
     return change(a, b) if a and b else otherwise or point(0.0, 0.0)
@@ -31,14 +31,14 @@ def summed(changes: Sequence[Change]) -> Change:
 
     def of(*figures: Figure) -> Figure:
         return Figure(
-            sum(each.value for each in figures),
-            sum(each.error for each in figures),
-            min(each.free for each in figures),
-            math.sqrt(sum(each.floor**2 for each in figures)),
-            sum(each.start for each in figures),
+            sum(figure.value for figure in figures),
+            sum(figure.error for figure in figures),
+            min(figure.free for figure in figures),
+            math.sqrt(sum(figure.floor**2 for figure in figures)),
+            sum(figure.start for figure in figures),
         )
 
-    exact = point(sum(each.a for each in changes), sum(each.b for each in changes))
+    exact = point(sum(part.a for part in changes), sum(part.b for part in changes))
     return combined(changes, of, exact)
 
 

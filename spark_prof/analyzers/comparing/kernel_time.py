@@ -41,9 +41,9 @@ _ANOTHER = re.compile(r"\bmarlin_moe\w*::")
 def stable_name(name: str) -> str:
     """The name as it would also be after another compilation, in `spelling`'s spelling."""
     name = name[:NAME_LIMIT]
-    found = next(filter(None, (pattern.match(name) for pattern in _CHANGING)), None)
+    match = next(filter(None, (pattern.match(name) for pattern in _CHANGING)), None)
     apart = _ANOTHER.search(name.partition("<")[0])
-    stable = spelling(found[1] if found else name).removesuffix("<>")
+    stable = spelling(match[1] if match else name).removesuffix("<>")
     return f"{apart[0]}{stable}" if apart else stable
 
 
@@ -53,7 +53,7 @@ class KernelTime:
 
     # A row each kernel of a component in a layer, or copy; a column each step.
     us: Floats  # what is attributed to it
-    ran: Floats  # how many of its calls began
+    call_counts: Floats  # how many of its calls began
     component: Int64s  # of each row the place in `vocabulary.COMPONENTS`; a copy's is memcpy
     layer: Int64s  # -1 for none
     name: Int64s  # place among the stable names
@@ -62,15 +62,15 @@ class KernelTime:
 
     def table(self, code: Int64s, rows: int, values: Floats | None = None) -> Floats:
         """Sums by step of values, else of times: one row each code of the rows."""
-        found = np.zeros((rows, len(self.length_us)))
-        np.add.at(found, code, self.us if values is None else values)
-        return found
+        sums = np.zeros((rows, len(self.length_us)))
+        np.add.at(sums, code, self.us if values is None else values)
+        return sums
 
     def calls(self, code: Int64s, rows: int) -> Floats:
         """How far the calls of each row move together: the root of the sum of squares by name."""
         names = int(self.name.max(initial=0)) + 1
         pair, place = np.unique(code * names + self.name, return_inverse=True)
-        a_step = np.bincount(place, self.ran.mean(axis=1), len(pair))
+        a_step = np.bincount(place, self.call_counts.mean(axis=1), len(pair))
         return np.sqrt(np.bincount(pair // names, weights=a_step**2, minlength=rows))
 
 
@@ -88,26 +88,28 @@ def kernel_time(
     opens, closes = np.searchsorted(start, begin), np.searchsorted(start, finish)
     # What began before a window may reach into it.
     first = np.minimum(np.searchsorted(np.maximum.accumulate(end), begin, side="right"), opens)
-    wanted = np.zeros(len(start) + 1, np.int64)
-    np.add.at(wanted, first, 1)
-    np.add.at(wanted, closes, -1)
-    rows = np.flatnonzero(np.cumsum(wanted))
+    edges = np.zeros(len(start) + 1, np.int64)
+    np.add.at(edges, first, 1)
+    np.add.at(edges, closes, -1)
+    rows = np.flatnonzero(np.cumsum(edges))
     copies = np.array(columns.copies, bool)[columns.name[rows]]
     component = np.where(copies, CODES["memcpy"], columns.component[rows].astype(np.int64))
     layer, name = columns.layer[rows].astype(np.int64), names[columns.name[rows]]
-    code, each = combined(component, layer, name)
-    found = attribute(Work(start[rows], end[rows], code, ~copies), begin, finish, len(each))
+    code, examples = combined(component, layer, name)
+    attribution = attribute(
+        Work(start[rows], end[rows], code, ~copies), begin, finish, len(examples)
+    )
     step = np.searchsorted(begin, start[rows], side="right") - 1
     inside = (step >= 0) & (start[rows] < finish[step])
-    ran = np.zeros((len(each), len(chosen)))
-    np.add.at(ran, (code[inside], step[inside]), 1.0)
+    call_counts = np.zeros((len(examples), len(chosen)))
+    np.add.at(call_counts, (code[inside], step[inside]), 1.0)
     return KernelTime(
-        us=found.attributed.T / 1e3,
-        ran=ran,
-        component=component[each],
-        layer=layer[each],
-        name=name[each],
-        gaps_us=np.stack([found.between, found.outside]) / 1e3,
+        us=attribution.attributed.T / 1e3,
+        call_counts=call_counts,
+        component=component[examples],
+        layer=layer[examples],
+        name=name[examples],
+        gaps_us=np.stack([attribution.between, attribution.outside]) / 1e3,
         length_us=(finish - begin) / 1e3,
     )
 

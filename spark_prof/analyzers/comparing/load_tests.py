@@ -51,7 +51,7 @@ class LoadComparison:
     failed: tuple[int, int]  # requests
 
     @property
-    def told(self) -> ComparedLatency | None:
+    def headline(self) -> ComparedLatency | None:
         """What the answer is about."""
         return self.latencies[0] if self.latencies else None
 
@@ -85,9 +85,9 @@ def compare_loads(
     latencies = []
     for quantity in QUANTITIES:
         figures = [[_figure(run, getattr(run, quantity)) for run in side] for side in sides]
-        known = [[figure for figure in side if figure is not None] for side in figures]
-        if all(len(side) == len(runs) for side, runs in zip(known, sides, strict=True)):
-            latencies.append(ComparedLatency(quantity, change(*known)))
+        complete = [[figure for figure in side if figure is not None] for side in figures]
+        if all(len(side) == len(runs) for side, runs in zip(complete, sides, strict=True)):
+            latencies.append(ComparedLatency(quantity, change(*complete)))
     if not latencies:
         raise CommandError(f"{a[0].source} and {b[0].source} have no latency that both tell")
     throughput = [_mean([run.output_throughput for run in side]) for side in sides]
@@ -140,5 +140,5 @@ def _figure(run: BenchmarkRun, latency: Latency) -> Figure | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

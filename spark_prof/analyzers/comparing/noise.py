@@ -122,11 +122,11 @@ def stretch_of(values: Floats) -> int:
         return 1
     rank = np.argsort(np.argsort(values, kind="stable"), kind="stable") - (count - 1) / 2
     power = np.abs(np.fft.rfft(rank, 2 * count)) ** 2
-    alike = np.fft.irfft(power)[: count // 2] / float((rank**2).sum())
+    correlation = np.fft.irfft(power)[: count // 2] / float((rank**2).sum())
     # A correlation of independent steps stays below this 95 times out of 100.
-    below = np.flatnonzero(alike < 1.96 / math.sqrt(count))
-    reach = int(below[0]) if len(below) else len(alike)
-    together = 1 + 2 * float(alike[1:reach].sum())
+    below = np.flatnonzero(correlation < 1.96 / math.sqrt(count))
+    reach = int(below[0]) if len(below) else len(correlation)
+    together = 1 + 2 * float(correlation[1:reach].sum())
     longest = count // FEWEST_STEPS
     return min(max(math.ceil(3 * together), round(math.cbrt(count))), longest)
 
@@ -161,7 +161,7 @@ def change(a: Iterable[Figure], b: Iterable[Figure]) -> Change:
     # The wider of two intervals: by what recordings differ, and by what each varies within.
     errors = [_between(*sides), _between(*sides[::-1])], [*map(_within, sides)]
     wide = max(map(_half_width, errors))
-    ends = [found for each in errors if (found := _ratio(before, after, each))]
+    ends = [interval for pair in errors if (interval := _ratio(before, after, pair))]
     low, high = min((low for low, _ in ends), default=None), max((h for _, h in ends), default=None)
     return Change(before, after, us, us - wide, us + wide, low, high, sides)
 
@@ -169,7 +169,7 @@ def change(a: Iterable[Figure], b: Iterable[Figure]) -> Change:
 def interval_of(figures: Sequence[Figure]) -> tuple[float, float]:
     """The 95 % interval of one side's own figure."""
     value = _mean(figures)
-    wide = max(_half_width([found]) for found in (_between(figures, ()), _within(figures)))
+    wide = max(_half_width([error]) for error in (_between(figures, ()), _within(figures)))
     return value - wide, value + wide
 
 
@@ -184,41 +184,44 @@ def _mean(figures: Sequence[Figure]) -> float:
     return sum(figure.value for figure in figures) / len(figures)
 
 
-def _between(figures: Sequence[Figure], others: Sequence[Figure]) -> _Error:
+def _between(figures: Sequence[Figure], other_side: Sequence[Figure]) -> _Error:
     """By how much the recordings of a side differ; of one alone START is assumed.
 
     Where the other side has several that differ by more, as much is taken to hold for this one.
     """
     if len(figures) > 1:
         count = len(figures)
-        spread = _Error(float(np.var([each.value for each in figures], ddof=1)), count - 1.0)
+        spread = _Error(float(np.var([figure.value for figure in figures], ddof=1)), count - 1.0)
         if count == 2:
             spread = _with_assumed(spread, figures)
         return _Error(spread.variance / count, spread.free)
-    [figure] = figures
-    starts = _Error(figure.floor**2 + figure.start**2, math.inf)
-    if len(others) > 1 and (other := _mean(others)):
-        seen = float(np.var([each.value for each in others], ddof=1)) * (figure.value / other) ** 2
-        if seen > starts.variance:
-            starts = _Error(seen, len(others) - 1.0)
-    return _added([_Error(figure.error**2, figure.free), starts])
+    [alone] = figures
+    starts = _Error(alone.floor**2 + alone.start**2, math.inf)
+    if len(other_side) > 1 and (other := _mean(other_side)):
+        variance = (
+            float(np.var([figure.value for figure in other_side], ddof=1))
+            * (alone.value / other) ** 2
+        )
+        if variance > starts.variance:
+            starts = _Error(variance, len(other_side) - 1.0)
+    return _added([_Error(alone.error**2, alone.free), starts])
 
 
-def _with_assumed(seen: _Error, figures: Sequence[Figure]) -> _Error:
+def _with_assumed(estimate: _Error, figures: Sequence[Figure]) -> _Error:
     """The variance of two recordings, and what is assumed of starts as PAIR_WEIGHT more."""
     assumed = sum(e.error**2 + e.floor**2 + e.start**2 for e in figures) / len(figures)
     if not math.isfinite(assumed) or not assumed:
-        return seen
-    free = seen.free + PAIR_WEIGHT
-    return _Error((seen.free * seen.variance + PAIR_WEIGHT * assumed) / free, free)
+        return estimate
+    free = estimate.free + PAIR_WEIGHT
+    return _Error((estimate.free * estimate.variance + PAIR_WEIGHT * assumed) / free, free)
 
 
 def _within(figures: Sequence[Figure]) -> _Error:
     if len(figures) == 1:
         return _between(figures, ())
     count = len(figures)
-    errors = [_Error((each.error / count) ** 2, each.free) for each in figures]
-    return _added([*errors, *(_Error((each.floor / count) ** 2, math.inf) for each in figures)])
+    errors = [_Error((figure.error / count) ** 2, figure.free) for figure in figures]
+    return _added([*errors, *(_Error((figure.floor / count) ** 2, math.inf) for figure in figures)])
 
 
 def _added(errors: Sequence[_Error]) -> _Error:
@@ -256,6 +259,6 @@ def _quantile(free: float) -> float:
     """Student's t for the interval; between whole degrees of freedom by their inverse."""
     free = min(max(free, 1.0), 1_000_000.0)
     below = int(free)
-    ends = [student_quantile(_UPPER, each) for each in (below, below + 1)]
+    ends = [student_quantile(_UPPER, degrees) for degrees in (below, below + 1)]
     passed = (1 / below - 1 / free) / (1 / below - 1 / (below + 1))
     return ends[0] + passed * (ends[1] - ends[0])

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_prof.analyzers.comparing.comparison import (
+    ComparedRecording,
     KernelPart,
     Obstacle,
     PhaseComparison,
-    Side,
 )
 from spark_prof.analyzers.comparing.kernel_sums import kernels_of, summed
 from spark_prof.analyzers.comparing.noise import Change
@@ -43,7 +43,7 @@ _LONGER = 1.25  # contexts that are so many times as long are other work
 
 
 def obstacle_of(
-    sides: tuple[Sequence[Side], Sequence[Side]],
+    sides: tuple[Sequence[ComparedRecording], Sequence[ComparedRecording]],
     phase: PhaseComparison,
     eager: tuple[bool, bool],
 ) -> Obstacle | None:
@@ -65,7 +65,7 @@ def obstacle_of(
     )
 
 
-def other_model(a: Side, b: Side) -> Obstacle | None:
+def other_model(a: ComparedRecording, b: ComparedRecording) -> Obstacle | None:
     """In what the models differ by their content; None where nothing tells."""
     configs = [_text_config(mapping_in(side.facts, "model_config")) for side in (a, b)]
     for word, keys in MODEL_SETTINGS.items():
@@ -94,7 +94,9 @@ def _setting(config: Mapping[str, Any], keys: Sequence[str]) -> str:
     return "" if value is None or isinstance(value, Mapping) else str(value)
 
 
-def _parallel(a: Side, b: Side, eager: tuple[bool, bool]) -> Obstacle | None:
+def _parallel(
+    a: ComparedRecording, b: ComparedRecording, eager: tuple[bool, bool]
+) -> Obstacle | None:
     """Of runs that are parallel in other ways, the kernels of a rank do other work."""
     sizes = [side.report.parallel for side in (a, b)]
     shapes = [size.shape if size else None for size in sizes]
@@ -105,12 +107,12 @@ def _parallel(a: Side, b: Side, eager: tuple[bool, bool]) -> Obstacle | None:
 
 
 def _windows(
-    sides: tuple[Sequence[Side], Sequence[Side]], phase: PhaseComparison
+    sides: tuple[Sequence[ComparedRecording], Sequence[ComparedRecording]], phase: PhaseComparison
 ) -> Obstacle | None:
     if phase.unit != "recording":
         return None
-    told = [all(each.report.run.tells_steps for each in side) for side in sides]
-    a, b = ("steps" if one else "" for one in told)
+    tells_steps = [all(recording.report.run.tells_steps for recording in side) for side in sides]
+    a, b = ("steps" if one else "" for one in tells_steps)
     return Obstacle("windows", "", a, b)
 
 
@@ -122,8 +124,8 @@ def _batch(phase: PhaseComparison) -> Obstacle | None:
 
 def _usual_sizes(phase: PhaseComparison) -> Iterator[str]:
     for side in ("steps_a", "steps_b"):
-        ran = max(phase.sizes, key=lambda row: getattr(row, side))
-        yield str(ran.size)
+        most_frequent = max(phase.sizes, key=lambda row: getattr(row, side))
+        yield str(most_frequent.size)
 
 
 def _few(phase: PhaseComparison) -> Obstacle | None:

@@ -19,7 +19,7 @@ _AS_MANY = 0.01  # tokens a step that differ by a smaller share are as many
 class Outcome:
     """The answer of a comparison, of the second side.
 
-    `outcome_of(found).verdict` is "slower" where 0 lies below the 95 % interval of `change`.
+    `outcome_of(comparison).verdict` is "slower" where 0 lies below the 95 % interval of `change`.
     """
 
     verdict: Verdict
@@ -29,10 +29,10 @@ class Outcome:
     obstacle: Obstacle | None  # why they are not
 
 
-def outcome_of(found: Comparison) -> Outcome:
+def outcome_of(comparison: Comparison) -> Outcome:
     """The answer: of decode steps, of others only where those are not comparable."""
-    phase = next((phase for phase in found.phases if not phase.obstacle), found.phases[0])
-    basis = basis_of(found, phase)
+    phase = next((phase for phase in comparison.phases if not phase.obstacle), comparison.phases[0])
+    basis = basis_of(comparison, phase)
     if phase.obstacle:
         return Outcome("not comparable", phase.phase, basis, None, phase.obstacle)
     change = change_of(phase, basis)
@@ -42,9 +42,9 @@ def outcome_of(found: Comparison) -> Outcome:
     return Outcome(verdict, phase.phase, basis, change, None)
 
 
-def basis_of(found: Comparison, phase: PhaseComparison) -> Basis:
+def basis_of(comparison: Comparison, phase: PhaseComparison) -> Basis:
     """Of what a change is told: a step, its kernels where both sides ran eagerly, or a token."""
-    if all(found.eager):
+    if all(comparison.eager):
         return "kernels by token" if by_token(phase) else "kernels"
     return "token" if by_token(phase) else "step"
 

@@ -12,7 +12,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part, Side
+from spark_prof.analyzers.comparing.comparison import (
+    ComparedRecording,
+    KernelPart,
+    LayerPart,
+    StepPart,
+)
 from spark_prof.analyzers.comparing.kernel_time import (
     KernelTime,
     TypicalStep,
@@ -52,16 +57,16 @@ class SizedSteps:
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
+class RecordingSteps:
     """The steps of one recording, to be taken apart."""
 
     sizes: Sequence[SizedSteps]
-    side: Side
+    side: ComparedRecording
     spelled: dict[int, str]  # one name of the trace for each stable name that this recording has
 
     def figures(self, code: Code, rows: int) -> list[Figure]:
         """The figure of each row of kernels."""
-        tables = [each.time.table(code(each.time), rows) for each in self.sizes]
+        tables = [steps.time.table(code(steps.time), rows) for steps in self.sizes]
         return self.figures_of(tables, lambda value: self.floors(value, code))
 
     def figures_of(
@@ -73,40 +78,41 @@ class Taken:
             floors: from the figures to their own standard deviations between recordings.
         """
         pairs = [
-            (each, table / each.divisor) for each, table in zip(self.sizes, tables, strict=True)
+            (steps, table / steps.divisor) for steps, table in zip(self.sizes, tables, strict=True)
         ]
-        value = np.asarray(sum(each.weight * each.typical.mean(table) for each, table in pairs))
-        errors = [each.weight * each.typical.error(table) for each, table in pairs]
-        error = np.sqrt(sum(own**2 for own in errors))
-        if min(len(each.divisor) for each in self.sizes) < FEWEST_STEPS:
+        value = np.asarray(sum(steps.weight * steps.typical.mean(table) for steps, table in pairs))
+        errors = [steps.weight * steps.typical.error(table) for steps, table in pairs]
+        error = np.sqrt(sum(part**2 for part in errors))
+        if min(len(steps.divisor) for steps in self.sizes) < FEWEST_STEPS:
             error = np.full(len(value), math.inf)
-        free = min(each.free for each in self.sizes)
+        free = min(steps.free for steps in self.sizes)
         rows = np.stack([value, error, floors(value), self.side.start * value], axis=1)
-        return [Figure(own, varies, free, *rest) for own, varies, *rest in rows.tolist()]
+        return [Figure(mean, varies, free, *rest) for mean, varies, *rest in rows.tolist()]
 
     def floors(self, value: Floats, code: Code) -> Floats:
         """How much figures of kernels differ on their own between recordings, one each row."""
         moved = sum(
-            each.weight * each.time.calls(code(each.time), len(value)) / each.divisor.mean()
-            for each in self.sizes
+            steps.weight * steps.time.calls(code(steps.time), len(value)) / steps.divisor.mean()
+            for steps in self.sizes
         )
         return np.hypot(KERNEL_FLOOR * value, CALL_FLOOR_US * np.asarray(moved))
 
     def calls(self, code: Code, rows: int) -> Floats:
         """The kernels of each row in a mean typical step."""
-        found = sum(
-            each.weight * each.typical.mean(each.time.table(code(each.time), rows, each.time.ran))
-            for each in self.sizes
+        count = sum(
+            steps.weight
+            * steps.typical.mean(steps.time.table(code(steps.time), rows, steps.time.call_counts))
+            for steps in self.sizes
         )
-        return np.asarray(found, np.float64)
+        return np.asarray(count, np.float64)
 
 
-Recordings = Sequence[Taken]  # the recordings of one side
+Recordings = Sequence[RecordingSteps]  # the recordings of one side
 
 
 def taken_apart(
-    side: Side, names: Int64s, groups: Iterable[tuple[Int64s, float]], divisor: Floats
-) -> Taken:
+    side: ComparedRecording, names: Int64s, groups: Iterable[tuple[Int64s, float]], divisor: Floats
+) -> RecordingSteps:
     """The steps of a recording: of each size their places, and their share in the comparison."""
     sizes = []
     for places, weight in groups:
@@ -118,7 +124,7 @@ def taken_apart(
         sizes.append(SizedSteps(time, typical_step(length, stretch), weight, divisor[chosen], free))
     # Of several names that mean the same the first one is shown.
     pairs = zip(names[::-1].tolist(), side.kernels.names[::-1], strict=True)
-    return Taken(sizes, side, dict(pairs))
+    return RecordingSteps(sizes, side, dict(pairs))
 
 
 def _spread(chosen: Int64s) -> Int64s:
@@ -128,22 +134,22 @@ def _spread(chosen: Int64s) -> Int64s:
     return np.asarray(chosen[(starts[:, None] + np.arange(_RUN)).ravel()])
 
 
-_Changed = TypeVar("_Changed", Part, LayerPart, KernelPart)
+_Changed = TypeVar("_Changed", StepPart, LayerPart, KernelPart)
 
 
-def _ranked(found: Iterable[_Changed]) -> tuple[_Changed, ...]:
+def _ranked(parts: Iterable[_Changed]) -> tuple[_Changed, ...]:
     """The slower one first."""
-    return tuple(sorted(found, key=lambda part: -part.change.us))
+    return tuple(sorted(parts, key=lambda part: -part.change.us))
 
 
-def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
+def step_parts(a: Recordings, b: Recordings) -> tuple[StepPart, ...]:
     """Components and gaps, which add up to the typical step; the slower one first."""
     names = (*COMPONENTS, *GAPS)
     changes = _changes(a, b, _step_figures)
     calls = ([*_calls(side, _component, len(COMPONENTS)), 0.0, 0.0] for side in (a, b))
     engines = ([_engines(side).get(name, ()) for name in names] for side in (a, b))
     rows = zip(names, changes, *calls, *engines, strict=True)
-    return _ranked(Part(*row) for row in rows if row[1].a or row[1].b)
+    return _ranked(StepPart(*row) for row in rows if row[1].a or row[1].b)
 
 
 def layer_parts(a: Recordings, b: Recordings, *, whole: bool = False) -> tuple[LayerPart, ...]:
@@ -154,27 +160,27 @@ def layer_parts(a: Recordings, b: Recordings, *, whole: bool = False) -> tuple[L
     def cells(time: KernelTime) -> Int64s:
         return (time.layer + 1) * len(kinds) + (0 if whole else time.component)
 
-    changes = _changes(a, b, lambda each: each.figures(cells, layers * len(kinds)))
+    changes = _changes(a, b, lambda recording: recording.figures(cells, layers * len(kinds)))
     return _ranked(
-        LayerPart(layer - 1 if layer else None, kind, each)
-        for (layer, kind), each in zip(product(range(layers), kinds), changes, strict=True)
-        if (each.a or each.b) and (layer or not whole)
+        LayerPart(layer - 1 if layer else None, kind, change)
+        for (layer, kind), change in zip(product(range(layers), kinds), changes, strict=True)
+        if (change.a or change.b) and (layer or not whole)
     )
 
 
 def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
     """The kernels of each stable name in each component; the slower one first."""
-    known = np.unique(np.concatenate([_kernel_code(time) for time in _times(*a, *b)]))
+    codes = np.unique(np.concatenate([_kernel_code(time) for time in _times(*a, *b)]))
 
     def row(time: KernelTime) -> Int64s:
-        return np.searchsorted(known, _kernel_code(time))
+        return np.searchsorted(codes, _kernel_code(time))
 
-    changes = _changes(a, b, lambda each: each.figures(row, len(known)))
+    changes = _changes(a, b, lambda recording: recording.figures(row, len(codes)))
     return _ranked(
         KernelPart(
             name=one.name if one.calls else other.name,
             component=COMPONENTS[code % len(COMPONENTS)],
-            change=each,
+            change=change,
             calls_a=one.calls,
             calls_b=other.calls,
             layers_a=one.layers,
@@ -182,34 +188,38 @@ def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
             engine_a=one.engine,
             engine_b=other.engine,
         )
-        for code, each, one, other in zip(
-            known.tolist(), changes, _ran(a, known, row), _ran(b, known, row), strict=True
+        for code, change, one, other in zip(
+            codes.tolist(),
+            changes,
+            _kernels_of(a, codes, row),
+            _kernels_of(b, codes, row),
+            strict=True,
         )
         if one.calls or other.calls
     )
 
 
-def conversions_figure(taken: Taken) -> Figure:
+def conversions_figure(recording: RecordingSteps) -> Figure:
     """What of a typical step goes to kernels that only convert formats."""
-    converting = {row.name for row in taken.side.report.kernels if row.conversion}
-    names = [stable for stable, name in taken.spelled.items() if name in converting]
+    converting = {row.name for row in recording.side.report.kernels if row.conversion}
+    names = [stable for stable, name in recording.spelled.items() if name in converting]
 
     # Row 1 is what converts, row 0 everything else.
-    return taken.figures(lambda time: np.isin(time.name, names).astype(np.int64), 2)[1]
+    return recording.figures(lambda time: np.isin(time.name, names).astype(np.int64), 2)[1]
 
 
-def typical_figure(taken: Taken) -> Figure:
+def typical_figure(recording: RecordingSteps) -> Figure:
     """The time of a typical step."""
-    lengths = [each.time.length_us[None] for each in taken.sizes]
-    return taken.figures_of(lengths, np.zeros_like)[0]
+    lengths = [steps.time.length_us[None] for steps in recording.sizes]
+    return recording.figures_of(lengths, np.zeros_like)[0]
 
 
-def _times(*recordings: Taken) -> list[KernelTime]:
-    return [each.time for taken in recordings for each in taken.sizes]
+def _times(*recordings: RecordingSteps) -> list[KernelTime]:
+    return [steps.time for recording in recordings for steps in recording.sizes]
 
 
 def _changes(
-    a: Recordings, b: Recordings, figures: Callable[[Taken], Sequence[Figure]]
+    a: Recordings, b: Recordings, figures: Callable[[RecordingSteps], Sequence[Figure]]
 ) -> list[Change]:
     sides = (zip(*map(figures, side), strict=True) for side in (a, b))
     return [change(*pair) for pair in zip(*sides, strict=True)]
@@ -217,21 +227,21 @@ def _changes(
 
 def _calls(side: Recordings, code: Code, rows: int) -> list[float]:
     """The kernels of each row in a step, the mean over the recordings of a side."""
-    return list(np.mean([each.calls(code, rows) for each in side], axis=0).tolist())
+    return list(np.mean([recording.calls(code, rows) for recording in side], axis=0).tolist())
 
 
-def _step_figures(taken: Taken) -> list[Figure]:
+def _step_figures(recording: RecordingSteps) -> list[Figure]:
     """The components, then the gaps within steps and those between them."""
 
     def floors(value: Floats) -> Floats:
-        kernels = taken.floors(value[: len(COMPONENTS)], _component)
+        kernels = recording.floors(value[: len(COMPONENTS)], _component)
         return np.append(kernels, GAP_FLOOR * value[len(COMPONENTS) :])
 
     tables = [
         np.concatenate([time.table(time.component, len(COMPONENTS)), time.gaps_us])
-        for time in _times(taken)
+        for time in _times(recording)
     ]
-    return taken.figures_of(tables, floors)
+    return recording.figures_of(tables, floors)
 
 
 def _component(time: KernelTime) -> Int64s:
@@ -242,7 +252,7 @@ def _kernel_code(time: KernelTime) -> Int64s:
     return time.name * len(COMPONENTS) + time.component
 
 
-class _Ran(NamedTuple):
+class _SideKernels(NamedTuple):
     """The kernels of one stable name in one component on one side."""
 
     name: str  # the first recording's that has it
@@ -251,8 +261,8 @@ class _Ran(NamedTuple):
     engine: str
 
 
-def _ran(side: Recordings, known: Int64s, row: Code) -> list[_Ran]:
-    calls = _calls(side, row, len(known))
+def _kernels_of(side: Recordings, codes: Int64s, row: Code) -> list[_SideKernels]:
+    calls = _calls(side, row, len(codes))
     layers: dict[int, set[int]] = defaultdict(set)
     for time in _times(*side):
         width = int(time.layer.max(initial=-1)) + 2
@@ -260,15 +270,15 @@ def _ran(side: Recordings, known: Int64s, row: Code) -> list[_Ran]:
             layers[pair // width] |= {pair % width - 1} - {-1}
     names: dict[int, str] = {}
     engines: dict[tuple[str, str], str] = {}
-    for taken in reversed(side):
-        names |= taken.spelled
-        engines |= {(r.name, r.component): _engine(r) for r in taken.side.report.kernels}
-    found = []
-    for code, called in zip(known.tolist(), calls, strict=True):
+    for recording in reversed(side):
+        names |= recording.spelled
+        engines |= {(r.name, r.component): _engine(r) for r in recording.side.report.kernels}
+    kernels = []
+    for code, called in zip(codes.tolist(), calls, strict=True):
         name = names.get(code // len(COMPONENTS), "")
         engine = engines.get((name, COMPONENTS[code % len(COMPONENTS)]), "") if called else ""
-        found.append(_Ran(name, called, tuple(sorted(layers[code])), engine))
-    return found
+        kernels.append(_SideKernels(name, called, tuple(sorted(layers[code])), engine))
+    return kernels
 
 
 def _engine(row: KernelRow) -> str:
@@ -281,10 +291,13 @@ def _engine(row: KernelRow) -> str:
 def _engines(side: Recordings) -> dict[str, tuple[tuple[str, float], ...]]:
     """On what each component's kernels of decode steps ran, as shares of their time."""
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for row in (row for taken in side for row in taken.side.report.kernels):
+    for row in (row for recording in side for row in recording.side.report.kernels):
         sums[row.component][_engine(row)] += row.decode_us
     return {
-        name: tuple((label, own[label] / total) for label in sorted(own, key=lambda x: -own[x]))
-        for name, own in sums.items()
-        if (total := sum(own.values()))
+        name: tuple(
+            (label, us_by_engine[label] / total)
+            for label in sorted(us_by_engine, key=lambda x: -us_by_engine[x])
+        )
+        for name, us_by_engine in sums.items()
+        if (total := sum(us_by_engine.values()))
     }

@@ -9,7 +9,12 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.comparing.comparison import ContextEffect, PhaseComparison, Side, SizeRow
+from spark_prof.analyzers.comparing.comparison import (
+    ComparedRecording,
+    ContextEffect,
+    PhaseComparison,
+    SizeRow,
+)
 from spark_prof.analyzers.comparing.noise import (
     FEWEST_STEPS,
     Change,
@@ -30,7 +35,8 @@ from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.token_time import tokens_per_sequence
 from spark_prof.arrays import Floats, Int64s
 
-Sides = tuple[tuple[Side, ...], tuple[Side, ...]]  # recordings of the reference and the other
+Sides = tuple[tuple[ComparedRecording, ...], tuple[ComparedRecording, ...]]
+"""Recordings of the reference and the other."""
 
 SIZES = {"decode": "decode_requests", "prefill": "prefill_tokens", "unknown": ""}
 """The column that says how large a step of each phase is; steps of unknown phase have no size."""
@@ -42,7 +48,7 @@ _MOST_SIZES = 16
 class PhaseSteps:
     """The steps of one phase of one recording, as places in order."""
 
-    side: Side
+    side: ComparedRecording
     sizes: dict[int, Int64s]  # by requests that decode, or prompt tokens; 0 where nothing tells
     # Those that are compared, by size, each with its share in the comparison.
     groups: tuple[tuple[Int64s, float], ...]
@@ -76,7 +82,7 @@ class PhaseSteps:
             tokens: how many tokens each step gave a sequence, if the time is to be a token's.
         """
         us = us / self.divisor
-        found = [
+        figures = [
             (
                 figure_of(us[places], statistic, self.side.start)
                 if tokens is None
@@ -86,10 +92,10 @@ class PhaseSteps:
             for places, weight in self.groups
         ]
         return Figure(
-            value=sum(weight * figure.value for figure, weight in found),
-            error=sum((weight * figure.error) ** 2 for figure, weight in found) ** 0.5,
-            free=min(figure.free for figure, _ in found),
-            start=sum(weight * figure.start for figure, weight in found),
+            value=sum(weight * figure.value for figure, weight in figures),
+            error=sum((weight * figure.error) ** 2 for figure, weight in figures) ** 0.5,
+            free=min(figure.free for figure, _ in figures),
+            start=sum(weight * figure.start for figure, weight in figures),
         )
 
 
@@ -102,9 +108,9 @@ def _per_token(us: Floats, tokens: Floats, statistic: str, start: float) -> Figu
         # What a step adds to the quotient of the sums: its mean is that quotient, its noise too.
         whole = float(us.sum() / tokens.sum())
         return figure_of(whole + (us - whole * tokens) / mean, statistic, start)
-    step, given = figure_of(us / mean, statistic, start), figure_of(tokens, "mean", 0.0)
-    error = float(np.hypot(step.error, step.value * given.error / mean))
-    return replace(step, error=error, free=min(step.free, given.free))
+    step, token_count = figure_of(us / mean, statistic, start), figure_of(tokens, "mean", 0.0)
+    error = float(np.hypot(step.error, step.value * token_count.error / mean))
+    return replace(step, error=error, free=min(step.free, token_count.free))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,13 +120,13 @@ class MatchingSteps:
     a: tuple[PhaseSteps, ...]
     b: tuple[PhaseSteps, ...]
     sizes: tuple[SizeRow, ...]  # every size that occurs, those that most of a's steps have first
-    alike: bool  # whether any size is in all recordings; else all steps are one group
+    shares_sizes: bool  # whether any size is in all recordings; else all steps are one group
     unit: str  # "step", "prompt token", or "recording" where nothing tells the steps of a side
 
     @property
     def fewest(self) -> int:
         """Steps that are compared of the recording that has the fewest."""
-        return min(len(each.compared) for each in (*self.a, *self.b))
+        return min(len(steps.compared) for steps in (*self.a, *self.b))
 
     def change(self, figure: Callable[[PhaseSteps], Figure]) -> Change:
         """The change of a figure that each recording has."""
@@ -132,43 +138,49 @@ def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
 
     A size of which a recording has too few steps for an error is left out where another has enough.
     """
-    sizes = [[_by_size(each.steps, phase) for each in side] for side in sides]
+    sizes = [[_by_size(recording.steps, phase) for recording in side] for side in sides]
     every = [*sizes[0], *sizes[1]]
     if not all(every):
         return None
 
     def number(size: int, side: Sequence[dict[int, Int64s]]) -> int:
-        return sum(len(own.get(size, ())) for own in side)
+        return sum(len(by_size.get(size, ())) for by_size in side)
 
     counts = {
         size: (number(size, sizes[0]), number(size, sizes[1])) for size in set().union(*every)
     }
     ranked = sorted(counts, key=lambda size: (-counts[size][0], -counts[size][1], size))
-    shared = [size for size in ranked if all(size in own for own in every)]
-    enough = [s for s in shared if min(len(own[s]) for own in every) >= FEWEST_STEPS]
+    shared = [size for size in ranked if all(size in by_size for by_size in every)]
+    enough = [s for s in shared if min(len(by_size[s]) for by_size in every) >= FEWEST_STEPS]
     shared = (enough or shared)[:_MOST_SIZES]
     steps = sum(counts[size][0] for size in shared)
     # Prompts of other lengths are comparable by the token only.
     by_token = phase == "prefill" and not shared
 
-    def steps_of(side: Side, own: dict[int, Int64s]) -> PhaseSteps:
+    def steps_of(side: ComparedRecording, by_size: dict[int, Int64s]) -> PhaseSteps:
         tokens = side.steps["prefill_tokens"].to_numpy(np.float64)
         divisor = np.maximum(tokens, 1.0) if by_token else np.ones(len(tokens))
-        groups = tuple((own[size], counts[size][0] / steps) for size in shared)
-        found = PhaseSteps(side, own, groups, divisor)
-        return found if groups else PhaseSteps(side, own, ((found.whole, 1.0),), divisor)
+        groups = tuple((by_size[size], counts[size][0] / steps) for size in shared)
+        phase_steps = PhaseSteps(side, by_size, groups, divisor)
+        if groups:
+            return phase_steps
+        return PhaseSteps(side, by_size, ((phase_steps.whole, 1.0),), divisor)
 
     a, b = (tuple(map(steps_of, *pair)) for pair in zip(sides, sizes, strict=True))
 
     def row(size: int) -> SizeRow:
         median = None
-        if all(size in own for own in every):
-            median = change(*([own.median(own.sizes[size]) for own in side] for side in (a, b)))
+        if all(size in by_size for by_size in every):
+            medians = (
+                [phase_steps.median(phase_steps.sizes[size]) for phase_steps in side]
+                for side in (a, b)
+            )
+            median = change(*medians)
         weight = counts[size][0] / steps if size in shared else 0.0
         return SizeRow(size, *counts[size], weight, median)
 
-    told = all(each.report.run.tells_steps for side in sides for each in side)
-    unit = "prompt token" if by_token else "step" if told else "recording"
+    tells_steps = all(recording.report.run.tells_steps for side in sides for recording in side)
+    unit = "prompt token" if by_token else "step" if tells_steps else "recording"
     return MatchingSteps(a, b, tuple(map(row, ranked)), bool(shared), unit)
 
 
@@ -180,69 +192,71 @@ def _by_size(steps: pd.DataFrame, phase: str) -> dict[int, Int64s]:
     if not SIZES[phase]:
         return {0: places} if len(places) else {}
     size = steps[SIZES[phase]].to_numpy(np.int64)[places]
-    return {int(each): places[size == each] for each in np.unique(size)}
+    return {int(number): places[size == number] for number in np.unique(size)}
 
 
-def token_figure(own: PhaseSteps, statistic: str = "median") -> Figure:
+def token_figure(steps: PhaseSteps, statistic: str = "median") -> Figure:
     """The time of a sequence's token: the steps' over the tokens that they give a sequence."""
-    tokens = tokens_per_sequence(own.side.steps)
-    return own.matched(own.column("step_us"), statistic, np.where(tokens > 0, tokens, 1.0))
+    tokens = tokens_per_sequence(steps.side.steps)
+    return steps.matched(steps.column("step_us"), statistic, np.where(tokens > 0, tokens, 1.0))
 
 
 def _step_tokens(side: Sequence[PhaseSteps]) -> float:
     """How many tokens a step gives a sequence, each size of steps by its share."""
 
-    def mean(own: PhaseSteps) -> float:
-        tokens = tokens_per_sequence(own.side.steps)
+    def mean(steps: PhaseSteps) -> float:
+        tokens = tokens_per_sequence(steps.side.steps)
         tokens = np.where(tokens > 0, tokens, 1.0)
-        return float(sum(weight * tokens[places].mean() for places, weight in own.groups))
+        return float(sum(weight * tokens[places].mean() for places, weight in steps.groups))
 
     return fmean(map(mean, side))
 
 
-def _context_tokens(found: MatchingSteps) -> tuple[float, float]:
+def _context_tokens(matching: MatchingSteps) -> tuple[float, float]:
     """Tokens in the KV cache in a step of each side, each size of steps by its share."""
 
-    def mean(own: PhaseSteps) -> float:
-        tokens = own.column("context_tokens")
-        return float(sum(weight * tokens[places].mean() for places, weight in own.groups))
+    def mean(steps: PhaseSteps) -> float:
+        tokens = steps.column("context_tokens")
+        return float(sum(weight * tokens[places].mean() for places, weight in steps.groups))
 
-    return fmean(map(mean, found.a)), fmean(map(mean, found.b))
+    return fmean(map(mean, matching.a)), fmean(map(mean, matching.b))
 
 
 _FEWEST_STEPS = 16
 _DIFFERENT = 0.01  # contexts that differ by a smaller share are alike
 
 
-def context_effect(found: MatchingSteps) -> ContextEffect | None:
+def context_effect(matching: MatchingSteps) -> ContextEffect | None:
     """How much of the difference the contexts explain; None where they do not differ.
 
     Within each recording contexts grow while nothing else changes: the slope of the steps' times,
     by least squares over the middle half of the steps of the largest group.
     """
-    tokens_a, tokens_b = _context_tokens(found)
+    tokens_a, tokens_b = _context_tokens(matching)
     more = tokens_b - tokens_a
     if not tokens_a or abs(more) < _DIFFERENT * tokens_a:
         return None
-    sizes = [row for row in found.sizes if row.weight]
+    sizes = [row for row in matching.sizes if row.weight]
     largest = max(sizes, key=lambda row: min(row.steps_a, row.steps_b)).size
-    slopes = [[_slope(each, each.sizes[largest]) for each in side] for side in (found.a, found.b)]
+    slopes = [
+        [_slope(steps, steps.sizes[largest]) for steps in side] for side in (matching.a, matching.b)
+    ]
     # Both sides count the same, however many recordings each has.
     each_side = [(slope, 2 * len(side)) for side in slopes for slope in side]
-    known = [(*slope, count) for slope, count in each_side if slope is not None]
-    if len(known) < len(each_side):
+    estimates = [(*slope, count) for slope, count in each_side if slope is not None]
+    if len(estimates) < len(each_side):
         return None
-    slope = sum(value / count for value, _, _, count in known)
-    error = sum((error / count) ** 2 for _, error, _, count in known) ** 0.5
-    free = min(free for _, _, free, _ in known)
+    slope = sum(value / count for value, _, _, count in estimates)
+    error = sum((error / count) ** 2 for _, error, _, count in estimates) ** 0.5
+    free = min(free for _, _, free, _ in estimates)
     wide = student_quantile(0.975, max(int(free), 2)) * error
     ends = sorted((more * (slope - wide), more * (slope + wide)))
     return ContextEffect(tokens_a, tokens_b, slope, more * slope, *ends)
 
 
-def _slope(own: PhaseSteps, places: Int64s) -> tuple[float, float, float] | None:
+def _slope(steps: PhaseSteps, places: Int64s) -> tuple[float, float, float] | None:
     """Us a token, its standard error and degrees of freedom; None of too few or equal contexts."""
-    tokens, us = own.column("context_tokens")[places], own.column("step_us")[places]
+    tokens, us = steps.column("context_tokens")[places], steps.column("step_us")[places]
     order = np.argsort(us, kind="stable")
     cut = len(us) // 10
     middle = np.sort(order[cut : len(us) - cut])
@@ -266,27 +280,30 @@ def compare_phase(
     Args:
         names: of each recording, for each of its kernels' names the place of its stable name.
     """
-    found = matching_steps(sides, phase)
-    if found is None:
+    matching = matching_steps(sides, phase)
+    if matching is None:
         return None
     decode = phase == "decode"
-    like = found.change(lambda own: own.matched(own.column("step_us")))
-    one_size = found.alike and len(found.sizes) == 1
-    whole = like if one_size else found.change(lambda own: own.median(own.whole))
+    like = matching.change(lambda steps: steps.matched(steps.column("step_us")))
+    one_size = matching.shares_sizes and len(matching.sizes) == 1
+    whole = like if one_size else matching.change(lambda steps: steps.median(steps.whole))
     a, b = (
-        [taken_apart(e.side, own, e.groups, e.divisor) for own, e in zip(*pair, strict=True)]
-        for pair in zip(names, (found.a, found.b), strict=True)
+        [
+            taken_apart(steps.side, stable, steps.groups, steps.divisor)
+            for stable, steps in zip(*pair, strict=True)
+        ]
+        for pair in zip(names, (matching.a, matching.b), strict=True)
     )
     typical = change(map(typical_figure, a), map(typical_figure, b))
     return PhaseComparison(
         phase=phase,
-        unit=found.unit,
+        unit=matching.unit,
         whole=whole,
         like=like,
         mix_us=whole.us - like.us,
-        sizes=found.sizes,
-        alike=found.alike,
-        fewest=found.fewest,
+        sizes=matching.sizes,
+        alike=matching.shares_sizes,
+        fewest=matching.fewest,
         typical=typical,
         parts=step_parts(a, b),
         residual_us=like.us - typical.us,
@@ -294,8 +311,8 @@ def compare_phase(
         layers=layer_parts(a, b, whole=True),
         layer_parts=layer_parts(a, b),
         kernels=kernel_parts(a, b),
-        context=context_effect(found) if decode and found.alike else None,
-        context_tokens=_context_tokens(found) if decode else (0.0, 0.0),
-        step_tokens=(_step_tokens(found.a), _step_tokens(found.b)) if decode else (1.0, 1.0),
-        token=found.change(token_figure) if decode else None,
+        context=context_effect(matching) if decode and matching.shares_sizes else None,
+        context_tokens=_context_tokens(matching) if decode else (0.0, 0.0),
+        step_tokens=(_step_tokens(matching.a), _step_tokens(matching.b)) if decode else (1.0, 1.0),
+        token=matching.change(token_figure) if decode else None,
     )

@@ -49,10 +49,10 @@ def differing(swaps: Iterable[Swapped]) -> tuple[Swapped, ...]:
 
 def touched_components(swaps: Iterable[Swapped]) -> frozenset[str]:
     """The components that differ between the sides because of their swaps."""
-    found: set[str] = set()
+    components: set[str] = set()
     for swap in differing(swaps):
-        found |= {component_of_swap(swap), *COMPONENTS_OF_SLOT[swap.slot][1:]}
-    return frozenset(found)
+        components |= {component_of_swap(swap), *COMPONENTS_OF_SLOT[swap.slot][1:]}
+    return frozenset(components)
 
 
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
@@ -82,13 +82,13 @@ def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof
         if swap.kernel not in OWN_KERNELS:
             foreign.add(place)
     both = {place for side, place in places if side == "a" and ("b", place) in places}
-    found = {key: _proof(*key, modules, table) for key, modules in places.items()}
-    ran = {(p.side, p.slot, p.component) for p in found.values() if p.ran == "ran"}
+    proof_by_place = {key: _proof(*key, modules, table) for key, modules in places.items()}
+    proven = {(p.side, p.slot, p.component) for p in proof_by_place.values() if p.ran == "ran"}
     proofs = []
-    for (_, place), proof in found.items():
+    for (_, place), proof in proof_by_place.items():
         # Somebody's own kernel may run operators of PyTorch, as vLLM does: only a layer in which it
         # looks different tells something of the others.
-        untold = (proof.side, proof.slot, proof.component) not in ran
+        untold = (proof.side, proof.slot, proof.component) not in proven
         if untold and place in foreign | both and (proof.new or proof.left):
             why = f"both sides run kernels of the same names in {proof.component}"
             proof = replace(proof, ran="not told", why=why)
@@ -103,16 +103,16 @@ def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame) -> Layer
     new = tuple(rows.loc[(here > 0) & (there == 0), "name"].astype(str))
     replaced = _replaced(place.slot, rows[there > 0], f"{other}_us")
     dropped = (there - here).clip(lower=0)[replaced.index].sum()
-    wanted = there[replaced.index].sum() if place.slot == "moe" else modules
+    expected = there[replaced.index].sum() if place.slot == "moe" else modules
     staying = replaced[here[replaced.index] > 0].astype(str)
-    left = () if dropped >= wanted - _HALF_A_CALL else tuple(staying)
+    left = () if dropped >= expected - _HALF_A_CALL else tuple(staying)
     where = f"layer {place.layer}" if place.layer >= 0 else "the part outside of the layers"
-    ran: Ran = "did not run"
+    verdict: Ran = "did not run"
     why = f"side {side} ran no other kernels of {place.component} than side {other} in {where}"
     if not (here > 0).any():
         why = f"side {side} ran no kernel of {place.component} in {where}"
     elif new and not left:
-        ran, why = "ran", ""
+        verdict, why = "ran", ""
     elif new:
         why = f"{left[0]:.80} of side {other} still runs in {where} on side {side}"
     return LayerProof(
@@ -121,7 +121,7 @@ def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame) -> Layer
         layer=place.layer if place.layer >= 0 else None,
         component=place.component,
         modules=modules,
-        ran=ran,
+        ran=verdict,
         new=new,
         left=left,
         why=why,

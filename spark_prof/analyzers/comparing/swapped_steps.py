@@ -105,9 +105,9 @@ def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:
     steps = steps[chosen & (steps["decode_requests"] == batch_size)]
     placed = place_kernels(bundle, 0, ("graph_node", "correlation"))
     number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
-    ran = np.isin(number, placed["step"].to_numpy())
-    follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
-    steps = steps[follows[: len(steps)] & ran][:_MOST_STEPS]
+    has_kernels = np.isin(number, placed["step"].to_numpy())
+    follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & has_kernels[:-1])
+    steps = steps[follows[: len(steps)] & has_kernels][:_MOST_STEPS]
     if steps.empty:
         raise CommandError(
             f"{bundle.path} has no two decode steps of {batch_size} requests after one "
@@ -121,8 +121,8 @@ def _attributed(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Flo
     start, end = (placed[side].to_numpy() for side in ("start_ns", "end_ns"))
     busy, gap = attributed(start, end)
     # What ran for no known step delayed the next known one.
-    known = pd.Series(placed["step"].to_numpy(np.int64)).where(lambda each: each >= 0)
-    step = np.asarray(known.bfill().fillna(-1), np.int64)
+    numbers = pd.Series(placed["step"].to_numpy(np.int64)).where(lambda number: number >= 0)
+    step = np.asarray(numbers.bfill().fillna(-1), np.int64)
     first = np.zeros(len(placed), bool)
     first[np.unique(step, return_index=True)[1]] = True
     # Between two steps, or the host had not launched yet what the device was ready for.
@@ -170,9 +170,9 @@ def tracing_cost(gaps: Floats, excess: float) -> float:
     if excess <= 0 or not len(lengths):
         return 0.0
     # With the n shortest gaps gone, the others have lost as much each as the n-th.
-    gone = np.append(0.0, np.cumsum(lengths))[:-1]
+    shorter_us = np.append(0.0, np.cumsum(lengths))[:-1]
     left = len(lengths) - np.arange(len(lengths))
-    number = int(np.searchsorted(gone + left * lengths, excess))
+    number = int(np.searchsorted(shorter_us + left * lengths, excess))
     if number == len(lengths):
         return float(lengths[-1])
-    return float((excess - gone[number]) / left[number])
+    return float((excess - shorter_us[number]) / left[number])

@@ -50,16 +50,16 @@ class Expression:
 
 def parse(text: str) -> Expression:
     """Reads one expression."""
-    found = _LIMIT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-    if found is None:
+    match = _LIMIT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if match is None:
         raise CommandError(
             f"--fail-on {text[:100]!r} cannot be read: after a metric stands missing, or one of > "
             ">= < <= and a number, which may have % us ms s or tokens/s behind it; write it as in "
             "decode_us.median > 3%"
         )
-    metric = tuple(word.strip('"') for word in re.findall(_PART, found["metric"]))
-    if found["operator"] is None:
+    metric = tuple(word.strip('"') for word in re.findall(_PART, match["metric"]))
+    if match["operator"] is None:
         return Expression(text, metric, "missing", 0.0, "", signed=False)
-    unit, factor = _UNITS[found["unit"]]
-    value = float(found["number"]) * factor
-    return Expression(text, metric, found["operator"], value, unit, found["number"][0] in "+-")
+    unit, factor = _UNITS[match["unit"]]
+    value = float(match["number"]) * factor
+    return Expression(text, metric, match["operator"], value, unit, match["number"][0] in "+-")

@@ -41,18 +41,18 @@ class Reading:
     phase: PhaseComparison | None = None  # of whose steps it is
 
 
-def _phase(found: Comparison, name: str) -> PhaseComparison:
-    if phase := found.phase(name):
+def _phase(comparison: Comparison, name: str) -> PhaseComparison:
+    if phase := comparison.phase(name):
         return phase
     raise CommandError(
-        f"--fail-on needs {name} steps on both sides, of which {found.a.source} or "
-        f"{found.b.source} has none; record more steps"
+        f"--fail-on needs {name} steps on both sides, of which {comparison.a.source} or "
+        f"{comparison.b.source} has none; record more steps"
     )
 
 
-def _typical(found: Comparison) -> PhaseComparison:
+def _typical(comparison: Comparison) -> PhaseComparison:
     """The steps whose parts are asked for: decode steps, or those whose phase nothing tells."""
-    return found.phase("decode") or found.phase("unknown") or _phase(found, "decode")
+    return comparison.phase("decode") or comparison.phase("unknown") or _phase(comparison, "decode")
 
 
 def _short(phase: PhaseComparison, statistic: str = "median") -> str:
@@ -70,12 +70,12 @@ def _steps(
 ) -> Callable[[Comparison, tuple[str, ...]], Reading]:
     """Reads a statistic of a time of the steps of a phase."""
 
-    def reader(found: Comparison, rest: tuple[str, ...]) -> Reading:
+    def reader(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
         statistic = _one_of(rest, FEWEST, f"{name} statistic", "median")
-        phase = _phase(found, name)
-        steps = matching_steps(found.sides, name)
+        phase = _phase(comparison, name)
+        steps = matching_steps(comparison.sides, name)
         assert steps is not None
-        change = steps.change(lambda own: own.matched(us_of(own), statistic))
+        change = steps.change(lambda recording: recording.matched(us_of(recording), statistic))
         return Reading("time", change, short=_short(phase, statistic), phase=phase)
 
     return reader
@@ -85,72 +85,72 @@ def _step_us(steps: PhaseSteps) -> Floats:
     return steps.column("step_us")
 
 
-def _tpot(found: Comparison, rest: tuple[str, ...]) -> Reading:
+def _tpot(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     """A token's time: the steps' over the tokens that they give a sequence."""
     statistic = _one_of(rest, FEWEST, "tpot_us statistic", "median")
-    phase = _phase(found, "decode")
-    steps = matching_steps(found.sides, "decode")
+    phase = _phase(comparison, "decode")
+    steps = matching_steps(comparison.sides, "decode")
     assert steps is not None
 
-    change = steps.change(lambda own: token_figure(own, statistic))
+    change = steps.change(lambda recording: token_figure(recording, statistic))
     return Reading("time", change, short=_short(phase, statistic), phase=phase)
 
 
-def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
+def _rate(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     if rest:
         part = ".".join(rest)
         raise CommandError(f"--fail-on tokens_per_s has no part {part!r}; leave it out")
-    us = _tpot(found, ())
+    us = _tpot(comparison, ())
 
-    def a_second(each: Figure) -> Figure:
+    def a_second(figure: Figure) -> Figure:
         # The errors of a rate are the same shares as those of the time.
-        by = 1e6 / max(each.value, 1e-9) ** 2
-        value, error = by * each.value, by * each.error
-        return Figure(value, error, each.free, by * each.floor, by * each.start)
+        by = 1e6 / max(figure.value, 1e-9) ** 2
+        value, error = by * figure.value, by * figure.error
+        return Figure(value, error, figure.free, by * figure.floor, by * figure.start)
 
     return Reading("rate", combined([us.change], a_second), short=us.short, phase=us.phase)
 
 
-def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    phase = _typical(found)
+def _gaps(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+    phase = _typical(comparison)
     what = _one_of(rest, ("us", "share", *GAPS), "part of gaps", "us")
     if what in GAPS:
         return _part(phase, what)
     change = summed([part.change for part in phase.parts if part.name in GAPS])
     if what == "share":
-        others = [each.change for each in phase.parts if each.name in COMPONENTS]
-        return _share_of(phase, change, summed(others))
+        components = [part.change for part in phase.parts if part.name in COMPONENTS]
+        return _share_of(phase, change, summed(components))
     return Reading("time", change, short=_short(phase), phase=phase)
 
 
-def _conversions(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    phase = _typical(found)
+def _conversions(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+    phase = _typical(comparison)
     if _one_of(rest, ("us", "share"), "part of conversions", "us") == "share":
 
-        def others(part: Figure, whole: Figure) -> Figure:
+        def remainder(part: Figure, whole: Figure) -> Figure:
             # The error of the part is small beside that of the whole.
             return replace(whole, value=whole.value - part.value, start=0.0)
 
-        rest_of = combined([phase.conversions, phase.typical], others, phase.typical)
+        rest_of = combined([phase.conversions, phase.typical], remainder, phase.typical)
         return _share_of(phase, phase.conversions, rest_of)
     return _time(phase, phase.conversions)
 
 
-def _layers(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    phase = _typical(found)
+def _layers(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+    phase = _typical(comparison)
     if not 1 <= len(rest) <= 2:
         raise CommandError("--fail-on layers needs a layer, such as layers.3 or layers.3.experts")
-    known = {str(row.layer): row.change for row in phase.layers}
-    layer = _one_of(rest[:1], known, "layer")
+    changes = {str(row.layer): row.change for row in phase.layers}
+    layer = _one_of(rest[:1], changes, "layer")
     if len(rest) == 1:
-        return _time(phase, known[layer])
+        return _time(phase, changes[layer])
     name = _one_of(rest[1:], COMPONENTS, "component")
     cells = {(str(row.layer), row.component): row.change for row in phase.layer_parts}
     return _time(phase, cells.get((layer, name)))
 
 
-def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    phase = _typical(found)
+def _kernels(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+    phase = _typical(comparison)
     if not rest:
         return _time(phase, kernels_of(phase))
     if len(rest) != 1:
@@ -167,22 +167,25 @@ def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
     return Reading("time", change, any(row.calls_b for row in rows), _short(phase), phase)
 
 
-def _coverage(found: Comparison, rest: tuple[str, ...]) -> Reading:
+def _coverage(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     what = _one_of(rest, ("layer", "component", "engine", *BASIS_CLASSES), "coverage")
-    a, b = (fmean(getattr(each.report.coverage, what) for each in side) for side in found.sides)
+    a, b = (
+        fmean(getattr(recording.report.coverage, what) for recording in side)
+        for side in comparison.sides
+    )
     return Reading("share", point(a, b))
 
 
-def _findings(found: Comparison, rest: tuple[str, ...]) -> Reading:
+def _findings(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     if len(rest) > 1:
         raise _unknown(".".join(rest), (), "finding")
     # What half of the recordings of a side have counts.
     a, b = (
         median_high(
-            sum(not rest or each.id == rest[0] for each in recording.report.findings)
+            sum(not rest or finding.id == rest[0] for finding in recording.report.findings)
             for recording in side
         )
-        for side in found.sides
+        for side in comparison.sides
     )
     return Reading("count", point(float(a), float(b)), there=b > 0)
 
@@ -193,8 +196,8 @@ METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = {
     "step_us": _steps("unknown", _step_us),
     "tpot_us": _tpot,
     "tokens_per_s": _rate,
-    "components": lambda found, rest: _part(
-        _typical(found), _one_of(rest, COMPONENTS, "component")
+    "components": lambda comparison, rest: _part(
+        _typical(comparison), _one_of(rest, COMPONENTS, "component")
     ),
     "layers": _layers,
     "kernels": _kernels,
@@ -225,30 +228,30 @@ def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> Reading:
 
     def share(part: Figure, rest: Figure) -> Figure:
         whole = max(part.value + rest.value, 1e-9)
-        own, others = rest.value / whole**2, part.value / whole**2
-        error = math.hypot(own * part.error, others * rest.error)
-        floor = math.hypot(own * part.floor, others * rest.floor)
+        by_part, by_rest = rest.value / whole**2, part.value / whole**2
+        error = math.hypot(by_part * part.error, by_rest * rest.error)
+        floor = math.hypot(by_part * part.floor, by_rest * rest.floor)
         return Figure(part.value / whole, error, min(part.free, rest.free), floor)
 
     return Reading("share", combined([part, rest], share), short=_short(phase), phase=phase)
 
 
-def _one_of(rest: tuple[str, ...], known: Iterable[str], what: str, default: str = "") -> str:
+def _one_of(rest: tuple[str, ...], choices: Iterable[str], what: str, default: str = "") -> str:
     word = ".".join(rest) or default
-    if word not in known:
-        raise _unknown(word, known, what)
+    if word not in choices:
+        raise _unknown(word, choices, what)
     return word
 
 
-def _unknown(word: str, known: Iterable[str], what: str) -> CommandError:
-    names = list(known)
+def _unknown(word: str, choices: Iterable[str], what: str) -> CommandError:
+    names = list(choices)
     near = difflib.get_close_matches(word[:100], names, n=3, cutoff=0.4) or names[:12]
     return CommandError(
         f"--fail-on knows no {what} {word[:100]!r}; it may be {', '.join(near) or 'none'}"
     )
 
 
-Outcome = Literal["failed", "passed", "undecided"]
+GateOutcome = Literal["failed", "passed", "undecided"]
 
 _UNITS: Mapping[str, tuple[tuple[Unit, ...], str]] = {
     "time": (("%", "us"), "3%, +50us or 5ms"),
@@ -267,7 +270,7 @@ class Checked:
 
     expression: Expression  # the limit
     reading: Reading  # what was compared
-    outcome: Outcome  # failed, passed or undecided
+    outcome: GateOutcome  # failed, passed or undecided
     why: str = ""  # why nothing could be decided, or what is missing
     obstacle: Obstacle | None = None  # why the sides are not comparable, where a change is limited
 
@@ -282,40 +285,40 @@ class Checked:
         return self.relative or self.expression.signed
 
 
-def check(found: Comparison, expressions: Iterable[Expression]) -> tuple[Checked, ...]:
+def check(comparison: Comparison, expressions: Iterable[Expression]) -> tuple[Checked, ...]:
     """Checks every limit."""
-    return tuple(_checked(found, each) for each in expressions)
+    return tuple(_checked(comparison, expression) for expression in expressions)
 
 
-def _checked(found: Comparison, limit: Expression) -> Checked:
+def _checked(comparison: Comparison, limit: Expression) -> Checked:
     reader = METRICS.get(limit.metric[0])
     if reader is None:
         raise _unknown(limit.metric[0], METRICS, "metric")
-    reading = reader(found, limit.metric[1:])
+    reading = reader(comparison, limit.metric[1:])
     if limit.operator == "missing":
-        gone = f"{found.names[1]} has none" if not reading.there else ""
-        return Checked(limit, reading, "passed" if reading.there else "failed", gone)
+        missing = f"{comparison.names[1]} has none" if not reading.there else ""
+        return Checked(limit, reading, "passed" if reading.there else "failed", missing)
     units, examples = _UNITS[reading.kind]
     if limit.unit not in units:
         raise CommandError(
             f"--fail-on {limit.text[:100]!r}: {'.'.join(limit.metric)} is a {reading.kind}; "
             f"write {examples}"
         )
-    _refuse_launches(found, limit)
+    _refuse_launches(comparison, limit)
     if reading.short:
         return Checked(limit, reading, "undecided", reading.short)
     obstacle = reading.phase.obstacle if reading.phase else None
     if obstacle and (limit.signed or _is_relative(limit, reading)):
         return Checked(limit, reading, "undecided", obstacle=obstacle)
-    outcome = outcome_of(limit, reading)
-    why = _undecided(found, limit, reading) if outcome == "undecided" else ""
+    outcome = gate_outcome_of(limit, reading)
+    why = _undecided(comparison, limit, reading) if outcome == "undecided" else ""
     return Checked(limit, reading, outcome, why)
 
 
-def _refuse_launches(found: Comparison, limit: Expression) -> None:
+def _refuse_launches(comparison: Comparison, limit: Expression) -> None:
     """The wall time of eager runs is the host's launches, whose speed is another job's doing."""
     metric = limit.metric[0]
-    if metric in WALL_TIMES and all(found.eager):
+    if metric in WALL_TIMES and all(comparison.eager):
         raise CommandError(
             f"--fail-on {limit.text[:100]!r}: both sides ran eagerly, where {metric} is how fast "
             "the host launches; limit the kernels instead, as in 'kernels > 3%', or record both "
@@ -327,7 +330,7 @@ def _is_relative(limit: Expression, reading: Reading) -> bool:
     return limit.unit == "%" and reading.kind in ("time", "rate")
 
 
-def outcome_of(limit: Expression, reading: Reading) -> Outcome:
+def gate_outcome_of(limit: Expression, reading: Reading) -> GateOutcome:
     """What becomes of a limit on a change, or on the level of side b."""
     change, bound = reading.change, limit.value
     if _is_relative(limit, reading):
@@ -335,8 +338,8 @@ def outcome_of(limit: Expression, reading: Reading) -> Outcome:
     elif limit.signed:
         low, high = change.low, change.high
     else:
-        own = change.figures[1]
-        low, high = interval_of(own) if own else (change.b, change.b)
+        figures = change.figures[1]
+        low, high = interval_of(figures) if figures else (change.b, change.b)
     if limit.operator[0] == "<":
         # The same question in the mirror.
         low, high, bound = -high, -low, -bound
@@ -347,16 +350,21 @@ def outcome_of(limit: Expression, reading: Reading) -> Outcome:
     return "passed" if high <= bound else "undecided"
 
 
-def _undecided(found: Comparison, limit: Expression, reading: Reading) -> str:
+def _undecided(comparison: Comparison, limit: Expression, reading: Reading) -> str:
     """Why the recordings do not tell, and what would."""
-    if not found.assumed:
+    if not comparison.assumed:
         return "too noisy to tell; record more engine starts a side, or more steps"
-    which = "one recording a side" if max(map(len, found.sides)) == 1 else "one recording on a side"
+    which = (
+        "one recording a side"
+        if max(map(len, comparison.sides)) == 1
+        else "one recording on a side"
+    )
     several = "record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
-    a, b = ([replace(each, start=0.0) for each in side] for side in reading.change.figures)
+    a, b = ([replace(figure, start=0.0) for figure in side] for side in reading.change.figures)
     sure = replace(reading, change=change_of(a, b)) if a and b else reading
-    if outcome_of(limit, sure) == "undecided":
+    if gate_outcome_of(limit, sure) == "undecided":
         return f"{which}, and its steps vary too much to tell; {several}, or record more steps"
     return (
-        f"{which}: engine starts are taken to differ by up to {100 * found.assumed:g} %; {several}"
+        f"{which}: engine starts are taken to differ by up to {100 * comparison.assumed:g} %; "
+        f"{several}"
     )

@@ -55,21 +55,21 @@ def repeated_quantizations(
     kernels: Iterable[StepKernel], step: int
 ) -> tuple[RepeatedQuantization, ...]:
     """What is quantized several times, the most expensive first."""
-    found: dict[tuple[str, tuple[str, ...]], list[list[float]]] = defaultdict(list)
+    times_by_kernel: dict[tuple[str, tuple[str, ...]], list[list[float]]] = defaultdict(list)
     for calls in _of_one_input(kernels):
-        for name, own in calls.items():
-            if len(own) > 1:
-                key = (name, tuple(dict.fromkeys(component for component, _ in own)))
-                found[key].append([took for _, took in own])
+        for name, products in calls.items():
+            if len(products) > 1:
+                key = (name, tuple(dict.fromkeys(component for component, _ in products)))
+                times_by_kernel[key].append([took for _, took in products])
     rows = (
         RepeatedQuantization(
             *key,
-            calls=sum(map(len, alike)),
-            extra=sum(len(calls) - 1 for calls in alike),
-            extra_us=sum(sum(calls) * (len(calls) - 1) / len(calls) for calls in alike),
+            calls=sum(map(len, repeats)),
+            extra=sum(len(calls) - 1 for calls in repeats),
+            extra_us=sum(sum(calls) * (len(calls) - 1) / len(calls) for calls in repeats),
             step=step,
         )
-        for key, alike in found.items()
+        for key, repeats in times_by_kernel.items()
     )
     return tuple(sorted(rows, key=lambda row: -row.extra_us))
 
@@ -84,13 +84,13 @@ def _of_one_input(kernels: Iterable[StepKernel]) -> Iterable[_Calls]:
     pending: list[tuple[str, float]] = []
 
     def calls() -> _Calls:
-        found: _Calls = defaultdict(list)
+        by_kernel: _Calls = defaultdict(list)
         for component, quantized in read.items():
             # Two products of one component may follow each other, unless an activation came later.
             parallel = component == "qkv" or component in activated
             for name, us in quantized if parallel else quantized[:1]:
-                found[name].append((component, us))
-        return found
+                by_kernel[name].append((component, us))
+        return by_kernel
 
     for kernel in kernels:
         role = role_of(kernel.name)
@@ -185,8 +185,9 @@ def _calls(
             "pads": padding[flow.rows],
         }
     )
-    own = placed.iloc[flow.rows]
-    took, calls = (own["end_ns"] - own["start_ns"]).to_numpy(), (own["part"] == 0).to_numpy(int)
+    conversions = placed.iloc[flow.rows]
+    took = (conversions["end_ns"] - conversions["start_ns"]).to_numpy()
+    calls = (conversions["part"] == 0).to_numpy(int)
     typical = took * np.append(of_step, 0.0)[step]
     if owned is not None:
         typical = owned.weighted(decoding)[flow.rows]

@@ -92,15 +92,17 @@ def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
         return alone(converts)
     after, before = _beside(placed, converts | copies)
     component = placed["component"].cat.codes.to_numpy()
-    own = component[rows]
-    wanted = ~np.isin(own, _TELL_NOTHING)
+    codes = component[rows]
+    tells_component = ~np.isin(codes, _TELL_NOTHING)
     consumer = after[rows]
     for _ in range(_FURTHEST - 1):
-        unmet = wanted & (consumer >= 0) & (component[consumer] != own)
+        unmet = tells_component & (consumer >= 0) & (component[consumer] != codes)
         consumer = np.where(unmet, after[consumer], consumer)
-    met = (consumer >= 0) & (~wanted | (component[consumer] == own))
+    met = (consumer >= 0) & (~tells_component | (component[consumer] == codes))
     consumer = np.where(met, consumer, after[rows])
-    return Flow(rows, consumer, before[rows], np.where(wanted | (consumer < 0), rows, consumer))
+    return Flow(
+        rows, consumer, before[rows], np.where(tells_component | (consumer < 0), rows, consumer)
+    )
 
 
 def alone(converts: Flags) -> Flow:
@@ -112,7 +114,7 @@ def alone(converts: Flags) -> Flow:
 
 def pads(placed: pd.DataFrame, copies: Flags) -> Flags:
     """The rows of PyTorch's pads: fills with a copy of the same component right behind them."""
-    found = np.zeros(len(placed), bool)
+    padding = np.zeros(len(placed), bool)
     names = NameColumn(placed["name"])
     fills = names.flags(lambda name: padding_of(name) == "fill")
     if fills.any():
@@ -121,8 +123,8 @@ def pads(placed: pd.DataFrame, copies: Flags) -> Flags:
         second = _beside(placed, fills | copies)[0][first]
         component = placed["component"].cat.codes.to_numpy()
         pair = (second >= 0) & moves[second] & (component[first] == component[second])
-        found[first[pair]] = found[second[pair]] = True
-    return found
+        padding[first[pair]] = padding[second[pair]] = True
+    return padding
 
 
 def _beside(placed: pd.DataFrame, skipped: Flags) -> tuple[Int64s, Int64s]:

@@ -54,8 +54,8 @@ def counters_of(
     if samples.empty:
         return None
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    seen = _sampled_steps(kernels, begin)
-    decode = steps.loc[steps.index.isin(seen) & (steps["phase"] == "decode").to_numpy()]
+    sampled_steps = _sampled_steps(kernels, begin)
+    decode = steps.loc[steps.index.isin(sampled_steps) & (steps["phase"] == "decode").to_numpy()]
     batches, notes = [], []
     folded = np.zeros(len(kernels), bool)
     for tokens, members in decode.groupby("decode_tokens").groups.items():
@@ -67,11 +67,11 @@ def counters_of(
             )
             continue
         mine = kernels["step"].isin(members).to_numpy(bool)
-        found = _batch(samples, kernels, mine, _needed_weights(layers, config, size), size)
-        if isinstance(found, str):
-            notes.append(f"Batches of {size} tokens: {found}")
+        outcome = _batch(samples, kernels, mine, _needed_weights(layers, config, size), size)
+        if isinstance(outcome, str):
+            notes.append(f"Batches of {size} tokens: {outcome}")
         else:
-            batches.append(found)
+            batches.append(outcome)
             folded |= mine
     if decode.empty:
         notes.append("No decode step was sampled.")
@@ -157,11 +157,11 @@ def _batch(
     )
 
 
-def _near(samples: pd.DataFrame, mine: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+def _near(samples: pd.DataFrame, mine: pd.DataFrame, other_kernels: pd.DataFrame) -> pd.DataFrame:
     """The samples in or near those kernels in which none of the others ran."""
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     keep = np.zeros(len(samples), bool)
-    for frame, margin in ((mine, _FAR_NS), (others, 0)):
+    for frame, margin in ((mine, _FAR_NS), (other_kernels, 0)):
         start, end = (frame[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
         keep[overlaps(begin, finish, start - margin, end + margin)[0]] = frame is mine
     return samples[keep]
@@ -172,8 +172,8 @@ def _sampled_steps(kernels: pd.DataFrame, begin: Int64s) -> Int64s:
     spans = kernels[kernels["step"] >= 0].groupby("step").agg({"start_ns": "min", "end_ns": "max"})
     first = np.searchsorted(begin, spans["start_ns"])
     last = np.searchsorted(begin, spans["end_ns"])
-    found: Int64s = spans.index[last > first].to_numpy(np.int64)
-    return found
+    numbers: Int64s = spans.index[last > first].to_numpy(np.int64)
+    return numbers
 
 
 def _slotted(kernels: pd.DataFrame, *, nodes: bool) -> tuple[Calls, pd.DataFrame]:
@@ -208,17 +208,17 @@ _Amounts = Mapping[str, tuple[float, float | None] | None]
 
 def _folded_rows(estimate: Estimate) -> list[CounterRow]:
     rows = []
-    for (name, component), own in estimate.slots.groupby(_KERNEL, observed=True, sort=False):
-        index, calls = own.index.to_numpy(), float(own["count"].sum())
+    for (name, component), slots in estimate.slots.groupby(_KERNEL, observed=True, sort=False):
+        index, calls = slots.index.to_numpy(), float(slots["count"].sum())
         weights = np.zeros(len(estimate.slots))
-        weights[index] = own["count"] / calls
+        weights[index] = slots["count"] / calls
         resolved = estimate.resolved_share(index)
-        known: _Amounts = {
+        amounts: _Amounts = {
             key: estimate.of(key, weights) if resolved >= RESOLVED else None
             for key in (*AMOUNTS, *SHARES)
         }
-        us = float((own["us"] * own["count"]).sum()) / calls
-        rows.append(_row(name, component, calls, us, resolved, known))
+        us = float((slots["us"] * slots["count"]).sum()) / calls
+        rows.append(_row(name, component, calls, us, resolved, amounts))
     return sorted(rows, key=lambda row: -row.us * row.calls)
 
 
@@ -226,22 +226,22 @@ def _long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[Counter
     """Kernels that last so many samples that they need no folding."""
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     start, end = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    found = kernels[_KERNEL].assign(us=(end - start) / 1e3)
+    table = kernels[_KERNEL].assign(us=(end - start) / 1e3)
     every = [*AMOUNTS, *SHARES]
     for key in every:
         scale = finish - begin if key in SHARES else 1.0
         sampled = samples[key].to_numpy(np.float64) * scale
-        found[key] = amounts_by_time(begin, finish, sampled, start, end)
-    found = found[found[every].notna().any(axis=1)]
-    for (name, component), rows in found.groupby(_KERNEL, observed=True, sort=False):
+        table[key] = amounts_by_time(begin, finish, sampled, start, end)
+    table = table[table[every].notna().any(axis=1)]
+    for (name, component), rows in table.groupby(_KERNEL, observed=True, sort=False):
         mean, error, whole = rows[every].mean(), rows[every].sem(), rows[every].notna().all()
-        known: _Amounts = {
+        amounts: _Amounts = {
             key: (float(mean[key]), float(error[key]) if len(rows) > 1 else None)
             if whole[key]
             else None
             for key in every
         }
-        yield _row(name, component, float(len(rows)), float(rows["us"].mean()), 1.0, known)
+        yield _row(name, component, float(len(rows)), float(rows["us"].mean()), 1.0, amounts)
 
 
 def _weight_rows(
@@ -259,11 +259,12 @@ def _weight_rows(
 
 
 def _row(
-    name: object, component: object, calls: float, us: float, resolved: float, known: _Amounts
+    name: object, component: object, calls: float, us: float, resolved: float, amounts: _Amounts
 ) -> CounterRow:
-    (read, read_error), (write, write_error) = (known[key] or (None, None) for key in AMOUNTS)
+    (read, read_error), (write, write_error) = (amounts[key] or (None, None) for key in AMOUNTS)
     tensor, warps, sm = (
-        min(done[0] / (us * 1e3), 1.0) if (done := known[key]) and us else None for key in SHARES
+        min(active[0] / (us * 1e3), 1.0) if (active := amounts[key]) and us else None
+        for key in SHARES
     )
     return CounterRow(
         name=str(name),

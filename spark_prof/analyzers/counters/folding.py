@@ -166,7 +166,7 @@ class Equations:
         self._slot = calls.slot[kernel]
         share = self._ns / np.maximum(calls.end_ns - calls.start_ns, 1)[kernel]
         # Calls of each slot that the samples saw, parts as fractions.
-        self.seen = np.bincount(self._slot, share, slots).astype(np.float64)
+        self.sampled_calls = np.bincount(self._slot, share, slots).astype(np.float64)
         idle = finish - begin - covered_in(calls.start_ns, calls.end_ns, begin, finish)
         with_idle = np.flatnonzero(idle)
         # One row a sample; the last column is time without kernels.
@@ -188,8 +188,8 @@ class Equations:
     def resolved(self) -> Floats:
         """For each slot 1 where the samples alone determine it, 0 where they say nothing."""
         uncertain = _RIDGE * np.diag(np.linalg.inv(self._normal))[: self._slots]
-        found: Floats = np.where(self.seen > 0, 1 - uncertain, 0.0)
-        return found
+        shares: Floats = np.where(self.sampled_calls > 0, 1 - uncertain, 0.0)
+        return shares
 
     def unexplained(self, sampled: Floats) -> float:
         """Share of the samples' variance that no amounts explain."""
@@ -233,7 +233,7 @@ class Equations:
         """Amounts if each sample belonged to its kernels in proportion to their time in it."""
         parts = parts_by_time(self._sample, self._ns, sampled)
         sums = np.bincount(self._slot, parts, self._slots)
-        amounts: Floats = np.append(sums / np.maximum(self.seen, 1e-9), 0.0)
+        amounts: Floats = np.append(sums / np.maximum(self.sampled_calls, 1e-9), 0.0)
         return amounts
 
 
@@ -251,8 +251,8 @@ better than none: on an H100, whose clocks agree, one of -1 us leaves 0.95.
 def find_lag(begin: Integers, finish: Integers, sampled: Floats, calls: Calls, slots: int) -> int:
     """Nanoseconds to add to the kernels' times so that the samples fit them best; 0 for none."""
     steps = np.unique(calls.step)
-    each = max(1, len(calls.step) // max(len(steps), 1))
-    chosen = np.isin(calls.step, steps[: max(4, _MOST_CALLS // each)])
+    per_step = max(1, len(calls.step) // max(len(steps), 1))
+    chosen = np.isin(calls.step, steps[: max(4, _MOST_CALLS // per_step)])
     few = Calls(*(item[chosen] for item in vars(calls).values()))
     if not len(few.start_ns):
         return 0
@@ -284,8 +284,8 @@ def _in_parts(calls: Calls, slots: pd.DataFrame, interval_ns: float) -> tuple[Ca
 
     Also returned is for each slot of the parts the slot that it is a part of.
     """
-    wanted = np.ceil(slots["us"].to_numpy() * 1e3 / interval_ns)
-    parts = np.clip(wanted, _FEWEST_PARTS, _MOST_PARTS).astype(np.int64)
+    samples = np.ceil(slots["us"].to_numpy() * 1e3 / interval_ns)
+    parts = np.clip(samples, _FEWEST_PARTS, _MOST_PARTS).astype(np.int64)
     if parts.sum() > MOST_SLOTS:
         parts[:] = max(1, min(_FEWEST_PARTS, MOST_SLOTS // len(slots)))
     first = np.cumsum(parts) - parts

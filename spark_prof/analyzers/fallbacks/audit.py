@@ -14,7 +14,7 @@ from spark_prof.analyzers.fallbacks.audit_rows import (
     AuditRow,
     BatchRow,
     Disagreement,
-    Engine,
+    EngineSetup,
     LogRow,
 )
 from spark_prof.analyzers.fallbacks.causes import Cause, cause_of
@@ -27,7 +27,7 @@ from spark_prof.analyzers.fallbacks.engine_facts import (
 from spark_prof.analyzers.fallbacks.failure_cause import failure_cause
 from spark_prof.analyzers.fallbacks.issue_evidence import arguments_of, evidence_of
 from spark_prof.analyzers.fallbacks.known_issues import known_issues
-from spark_prof.analyzers.fallbacks.layer_groups import Group, groups_of, groups_of_log
+from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup, groups_of, groups_of_log
 from spark_prof.analyzers.logged_command import logged_words
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_command import engine_words
@@ -53,34 +53,34 @@ def audit_of(
     """
     facts = bundle.facts(rank)
     lines = map(str, bundle.frame("log", rank, ["message"])["message"]) if log is None else ()
-    said = log.statements if log else statements_of(lines)
+    statements = log.statements if log else statements_of(lines)
     recorded = engine_of_facts(facts, bundle.meta.command)
-    logged = engine_of_log(said)
+    logged = engine_of_log(statements)
     layers = layers_of(bundle, rank)[["path", "component", "quant_method", "kernel"]]
     layers = layers.astype(str)
-    if layers.empty and not facts.get("engine_config") and not said:
+    if layers.empty and not facts.get("engine_config") and not statements:
         return None
     notes = list(log.lost) if log else []
     if len(layers):
         config = mapping_in(facts, "model_config")
-        asked = schemes_of(mapping_in(config, "quantization_config")) if config else None
-        groups = groups_of(layers, asked, kernels, said)
+        schemes = schemes_of(mapping_in(config, "quantization_config")) if config else None
+        groups = groups_of(layers, schemes, kernels, statements)
     else:
         notes.append("The recording holds no modules: nothing but the log says which kernels run.")
-        groups = groups_of_log(said, logged.quantization, kernels)
+        groups = groups_of_log(statements, logged.quantization, kernels)
     apart = differences(recorded, logged)
-    audit = _audit(merged(recorded, logged), groups, said, notes, batches, apart, log)
+    audit = _audit(merged(recorded, logged), groups, statements, notes, batches, apart, log)
     attention = layers.loc[layers["component"] == "attention", "kernel"]
     names = (row.name for row in kernels)
-    seen = evidence_of(audit, said, facts, names, filter(None, attention.unique()))
-    started = engine_words(bundle.meta.command, seen.model) if seen.model else ()
-    return replace(audit, known_issues=known_issues(seen, started))
+    evidence = evidence_of(audit, statements, facts, names, filter(None, attention.unique()))
+    started = engine_words(bundle.meta.command, evidence.model) if evidence.model else ()
+    return replace(audit, known_issues=known_issues(evidence, started))
 
 
 def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
     """The audit of a log alone."""
     logged = engine_of_log(log.statements)
-    engine = merged(logged, Engine(gpu=gpu, capability=capability))
+    engine = merged(logged, EngineSetup(gpu=gpu, capability=capability))
     notes = [*log.lost, "A log names kernels for kinds of layers, not for single layers."]
     if log.writer == "SGLang":
         notes.append(
@@ -91,16 +91,16 @@ def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
         notes.append("The log does not tell the GPU; --gpu does, and fewer causes stay open.")
     groups = groups_of_log(log.statements, engine.quantization)
     audit = _audit(engine, groups, log.statements, notes, log=log)
-    seen = evidence_of(audit, log.statements)
-    words = logged_words(arguments_of(log.statements), seen.model)
-    started = engine_words(words, PurePath(seen.model).name) if words else ()
-    return replace(audit, known_issues=known_issues(seen, started))
+    evidence = evidence_of(audit, log.statements)
+    words = logged_words(arguments_of(log.statements), evidence.model)
+    started = engine_words(words, PurePath(evidence.model).name) if words else ()
+    return replace(audit, known_issues=known_issues(evidence, started))
 
 
 def _audit(
-    engine: Engine,
-    groups: Iterable[Group],
-    said: Sequence[Statement],
+    engine: EngineSetup,
+    groups: Iterable[LayerGroup],
+    statements: Sequence[Statement],
     notes: Sequence[str],
     batches: Mapping[int, int] | None = None,
     differing: tuple[Disagreement, ...] = (),
@@ -119,12 +119,12 @@ def _audit(
             cause.fix,
             group.conflict,
             cause.tries,
-            group.asked,
+            group.checkpoint_formats,
             *group.formats,
             group.emulated,
         )
         for group in groups
-        for cause in [cause_of(group, engine, said) or Cause("", "")]
+        for cause in [cause_of(group, engine, statements) or Cause("", "")]
     )
     return Audit(
         engine,
@@ -132,11 +132,11 @@ def _audit(
         setting_rows(
             dict(engine.environment),
             engine.vllm,
-            tuple(line.value for line in said if line.rule.id == "unknown-variable"),
-            tuple(line.value for line in said if line.rule.id == "deprecated-variable"),
+            tuple(line.value for line in statements if line.rule.id == "unknown-variable"),
+            tuple(line.value for line in statements if line.rule.id == "deprecated-variable"),
         ),
         _batches(batches or {}, engine),
-        tuple(_log_row(line) for line in said),
+        tuple(_log_row(line) for line in statements),
         (
             *differing,
             *(
@@ -147,7 +147,7 @@ def _audit(
         ),
         tuple(notes),
         failure,
-        failure_cause(failure, said, engine.vllm) if failure else None,
+        failure_cause(failure, statements, engine.vllm) if failure else None,
         log.load if log else None,
         log.unknown if log else (),
         log.unknown_count if log else 0,
@@ -165,7 +165,7 @@ def _log_row(line: Statement) -> LogRow:
     )  # fmt: skip
 
 
-def _batches(batches: Mapping[int, int], engine: Engine) -> tuple[BatchRow, ...]:
+def _batches(batches: Mapping[int, int], engine: EngineSetup) -> tuple[BatchRow, ...]:
     if engine.eager or not engine.graph_sizes or engine.graph_mode == "NONE":
         return ()
     sizes = engine.graph_sizes

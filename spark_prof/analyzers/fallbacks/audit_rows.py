@@ -13,7 +13,7 @@ from spark_prof.traces.readers.unknown_lines import UnknownLine
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineSetup:
     """How an engine was set up; empty or None where nothing tells."""
 
     vllm: str = ""  # its version
@@ -89,9 +89,9 @@ class Disagreement(str):
 
     def __new__(cls, text: str, subject: str = "") -> Disagreement:
         """The sentence."""
-        made = super().__new__(cls, text)
-        made.subject = subject
-        return made
+        disagreement = super().__new__(cls, text)
+        disagreement.subject = subject
+        return disagreement
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class FailureCause:
 class Audit:
     """What was chosen for which layers, who says so, and what is set to no effect."""
 
-    engine: Engine
+    engine: EngineSetup
     rows: tuple[AuditRow, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     batches: tuple[BatchRow, ...] = ()
@@ -173,6 +173,6 @@ class Audit:
     writer: str = ""  # whose log it is: vLLM or SGLang; empty where nothing tells
     known_issues: tuple[KnownIssue, ...] = ()  # what is known of this version on this GPU
 
-    def said(self, *rules: str) -> tuple[LogRow, ...]:
+    def log_rows(self, *rules: str) -> tuple[LogRow, ...]:
         """What the log says by these rules."""
         return tuple(row for row in self.log if row.id in rules)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
-from spark_prof.analyzers.fallbacks.audit_rows import Engine
-from spark_prof.analyzers.fallbacks.layer_groups import Group
+from spark_prof.analyzers.fallbacks.audit_rows import EngineSetup
+from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup
 from spark_prof.analyzers.fallbacks.missing_candidates import taken_off
 from spark_prof.rules.backend_order import NEWEST, OLDEST, Backend, backends_for
 from spark_prof.rules.backends import choice_of
@@ -44,38 +44,41 @@ class Cause(NamedTuple):
     tries: tuple[str, ...] = ()  # options of vLLM's in it, as they are typed
 
 
-def capability_of(engine: Engine) -> float | None:
+def capability_of(engine: EngineSetup) -> float | None:
     """The compute capability as a number; None where it is unknown or not NVIDIA's."""
     try:
-        found = float(engine.capability)
+        number = float(engine.capability)
     except ValueError:
         return None
-    return found if 1 <= found < 100 else None
+    return number if 1 <= number < 100 else None
 
 
-def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
+def cause_of(
+    group: LayerGroup, engine: EngineSetup, statements: Sequence[Statement]
+) -> Cause | None:
     """What made the engine leave the checkpoint's scheme; None where it did not."""
-    engine = _with_flags(engine, said)
-    weights = group.weights or group.asked[0]
+    engine = _with_flags(engine, statements)
+    weights = group.weights or group.checkpoint_formats[0]
     families = {source.family for source in group.witnesses}
     if "emulation" in families:
-        return _of_emulation(group, engine, said)
+        return _of_emulation(group, engine, statements)
     if "unquantized" in families:
-        if (bits_of(group.asked[0]) or 16) < 16:
+        stored = group.checkpoint_formats[0]
+        if (bits_of(stored) or 16) < 16:
             return Cause(
                 "unquantized",
-                f"the checkpoint stores these layers as {group.asked[0]} and they run unquantized",
+                f"the checkpoint stores these layers as {stored} and they run unquantized",
                 "check with VLLM_LOGGING_LEVEL=DEBUG why vLLM has no method for them",
             )
         return None
     activations = next((w.activations for w in group.witnesses if w.activations), "")
     if activations != SIXTEEN_BIT or (bits_of(weights) or 16) >= 16:
         return None
-    if group.asked[1] == SIXTEEN_BIT:
+    if group.checkpoint_formats[1] == SIXTEEN_BIT:
         return Cause("scheme", "the checkpoint itself asks for 16-bit activations")
-    if not group.asked[0] and weights in ("int4", "nf4"):
+    if not group.checkpoint_formats[0] and weights in ("int4", "nf4"):
         return Cause("scheme", f"{weights} weights are made for 16-bit activations")
-    if group.asked[0] and not group.asked[1]:
+    if group.checkpoint_formats[0] and not group.checkpoint_formats[1]:
         return Cause(
             "scheme", "the checkpoint asks for nothing but 16-bit activations",
             *_quantize_activations(group, engine),
@@ -87,18 +90,20 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
             f"tensor cores multiply {weights} from compute capability {first} on; this GPU has "
             f"{engine.capability}",
         )
-    return next(_avoidable(group, engine, said))
+    return next(_avoidable(group, engine, statements))
 
 
-def _with_flags(engine: Engine, said: Sequence[Statement]) -> Engine:
+def _with_flags(engine: EngineSetup, statements: Sequence[Statement]) -> EngineSetup:
     """The engine as one that has --moe-backend, where its own log advises that option."""
-    advised = any("--moe-backend" in line.text for line in said if line.rule.topic == "setting")
+    advised = any(
+        "--moe-backend" in line.text for line in statements if line.rule.topic == "setting"
+    )
     if advised and not since(engine.vllm, FLAGS_FROM):
         return replace(engine, vllm=".".join(map(str, FLAGS_FROM)))
     return engine
 
 
-def _quantize_activations(group: Group, engine: Engine) -> tuple[str, tuple[str, ...]]:
+def _quantize_activations(group: LayerGroup, engine: EngineSetup) -> tuple[str, tuple[str, ...]]:
     """How experts in MXFP4, such as gpt-oss has, get activations in MXFP8."""
     capability = capability_of(engine)
     if group.weights != "mxfp4" or group.kind != "moe" or capability is None or capability < 10:
@@ -110,12 +115,12 @@ def _quantize_activations(group: Group, engine: Engine) -> tuple[str, tuple[str,
     return f"for MXFP8 activations: {flag} with {with_it}", (flag,)
 
 
-def _better(group: Group, engine: Engine) -> str:
+def _better(group: LayerGroup, engine: EngineSetup) -> str:
     """What asks for a kernel that keeps the scheme; empty where none is known to run here."""
     if not since(engine.vllm, FLAGS_FROM):
         return backend_flag(group.kind, "flashinfer_cutlass", engine.vllm)
-    weights, capability = group.weights or group.asked[0], capability_of(engine)
-    for row in _known(f"--{group.kind}-backend", weights, capability, engine.vllm):
+    weights, capability = group.weights or group.checkpoint_formats[0], capability_of(engine)
+    for row in _backends_of(f"--{group.kind}-backend", weights, capability, engine.vllm):
         choice = choice_of(f"{row.stored}.{row.name}")
         narrow = choice is not None and choice.activations not in (SIXTEEN_BIT, "")
         if narrow and not row.packages:
@@ -123,7 +128,9 @@ def _better(group: Group, engine: Engine) -> str:
     return ""
 
 
-def _known(option: str, weights: str, capability: float | None, vllm: str) -> tuple[Backend, ...]:
+def _backends_of(
+    option: str, weights: str, capability: float | None, vllm: str
+) -> tuple[Backend, ...]:
     """The backends of a vLLM, as far as its version is known.
 
     Of one older than those that were read those of the oldest, and of an unknown one what the
@@ -137,34 +144,40 @@ def _known(option: str, weights: str, capability: float | None, vllm: str) -> tu
     return tuple(row for row in oldest if row.value in newest)
 
 
-def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause:
-    asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
-    if asked == "emulation":
+def _of_emulation(group: LayerGroup, engine: EngineSetup, statements: Sequence[Statement]) -> Cause:
+    backend = engine.moe_backend if group.kind == "moe" else engine.linear_backend
+    if backend == "emulation":
         return Cause("forced", f"--{group.kind}-backend emulation", "leave that flag out")
     marlin = backend_flag(group.kind, "marlin", engine.vllm)
-    reason = next(_of_log(group, engine, said), None)
+    reason = next(_of_log(group, engine, statements), None)
     why = "no faster kernel was found" + (f": {reason.why}" if reason else "")
     return Cause("emulation", why, f"install FlashInfer, or use {marlin}", (marlin,))
 
 
-def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
+def _avoidable(
+    group: LayerGroup, engine: EngineSetup, statements: Sequence[Statement]
+) -> Iterator[Cause]:
     """Causes of 16-bit activations where others were to be had, the surest first."""
-    asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
-    weights, better = group.weights or group.asked[0], _better(group, engine)
-    choice = choice_of(f"{weights}.{asked}") if asked else None
+    backend = engine.moe_backend if group.kind == "moe" else engine.linear_backend
+    weights, better = group.weights or group.checkpoint_formats[0], _better(group, engine)
+    choice = choice_of(f"{weights}.{backend}") if backend else None
     better_only = (better,) if better else ()
     if choice is not None and choice.activations == SIXTEEN_BIT:
         flag = f"--{group.kind}-backend"
         instead = f", or use {better}" if better else ""
-        yield Cause("forced", f"{flag} {asked}", f"leave {flag} out{instead}", better_only)
+        yield Cause("forced", f"{flag} {backend}", f"leave {flag} out{instead}", better_only)
     environment = dict(engine.environment)
-    for name, gone in _FORCED:
-        value = environment.get(name, "0") if not since(engine.vllm, gone) else "0"
+    for name, until in _FORCED:
+        value = environment.get(name, "0") if not since(engine.vllm, until) else "0"
         if value not in ("", "0") and (name != "VLLM_NVFP4_GEMM_BACKEND" or value == "marlin"):
             yield Cause("forced", f"{name}={value}", f"unset {name}")
     disabled = environment.get("VLLM_DISABLED_KERNELS", "")
     choices = {name: choice_of(name) for name in disabled.split(",")}
-    names = [name for name, found in choices.items() if found and found.activations == "same"]
+    names = [
+        name
+        for name, kernel_choice in choices.items()
+        if kernel_choice and kernel_choice.activations == "same"
+    ]
     if names:
         fix = f"take {', '.join(names)} out of VLLM_DISABLED_KERNELS"
         yield Cause("disabled", f"VLLM_DISABLED_KERNELS={disabled}", fix)
@@ -177,17 +190,17 @@ def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Itera
             "31 % slower prompts are reported there)",
             f"set VLLM_DISABLED_KERNELS={_A16_FIRST}, or update vLLM to 0.30",
         )
-    missing = taken_off(group, engine, capability_of(engine), said)
+    missing = taken_off(group, engine, capability_of(engine), statements)
     if missing is not None and missing.of_model:
         yield Cause("model", missing.why)
     elif missing is not None and missing.variable:
         instead = f", or ask with {better}" if better else ""
         yield Cause("disabled", missing.why, f"unset {missing.variable}{instead}", better_only)
-    yield from _of_log(group, engine, said)
+    yield from _of_log(group, engine, statements)
     lacks = f"; {missing.why}" if missing is not None else ""
     ask = f"ask with {better}; " if better else ""
     fix = f"{ask}VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
-    if group.asked[1]:
+    if group.checkpoint_formats[1]:
         why = f"neither the recording nor the log names the reason{lacks}"
         yield Cause("unknown", why, fix, better_only)
     yield Cause(
@@ -198,8 +211,10 @@ def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Itera
     )
 
 
-def _of_log(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
-    for line in said:
+def _of_log(
+    group: LayerGroup, engine: EngineSetup, statements: Sequence[Statement]
+) -> Iterator[Cause]:
+    for line in statements:
         if line.rule.id == "flashinfer-missing" and line.value == "nvcc":
             why = "FlashInfer is off: no nvcc and no flashinfer-cubin"
             fix = "install flashinfer-cubin, or a CUDA toolkit and set CUDA_HOME"
@@ -214,7 +229,7 @@ def _of_log(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator
         yield Cause("install", why, fix)
     refused = [
         f"{line.value}: {line.detail}"
-        for line in said
+        for line in statements
         if line.rule.topic == "refused" and line.layer == group.kind and line.detail
     ]
     if refused:

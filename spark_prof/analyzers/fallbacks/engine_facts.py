@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_prof.analyzers.fallbacks.audit_rows import Disagreement, Engine
+from spark_prof.analyzers.fallbacks.audit_rows import Disagreement, EngineSetup
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.rules.vllm_versions import breakable_by_default
@@ -20,7 +20,7 @@ _DEVICE = re.compile(r"device_name=([^,\]'\"]{1,80}?)(?:,|\.json|$)")
 _ARCHITECTURE = re.compile(r"^sm_?(\d{2,3})[af]?$")
 
 
-def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
+def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> EngineSetup:
     """The engine of a recorded process."""
     config = mapping_in(facts, "engine_config")
     compilation = mapping_in(config, "compilation_config")
@@ -33,7 +33,7 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     # An imported trace has no configuration and may have no execution.
     if eager is None and execution:
         eager = Execution.read(execution).launches_alone
-    return Engine(
+    return EngineSetup(
         vllm=str(facts.get("vllm") or ""),
         gpu=str(gpu.get("name") or ""),
         capability=str(gpu.get("compute_capability") or ""),
@@ -55,47 +55,48 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     )
 
 
-def engine_of_log(said: Sequence[Statement]) -> Engine:
+def engine_of_log(statements: Sequence[Statement]) -> EngineSetup:
     """The engine that wrote these lines."""
-    config = _first(said, "engine-config", "detail")
-    arguments = _first(said, "arguments", "detail")
-    sglang = _first(said, "sglang-arguments", "detail")
+    config = _first(statements, "engine-config", "detail")
+    arguments = _first(statements, "arguments", "detail")
+    sglang = _first(statements, "sglang-arguments", "detail")
     text = f"{config} {arguments} {sglang}"
-    name, capability = _gpu(said)
+    name, capability = _gpu(statements)
     eager = _flag(_field(text, "enforce_eager") or _field(text, "disable_cuda_graph"))
-    if any(line.rule.id in ("eager", "graphs-skipped", "graphs-off") for line in said):
+    if any(line.rule.id in ("eager", "graphs-skipped", "graphs-off") for line in statements):
         eager = True
     prefix = _flag(_field(text, "enable_prefix_caching"))
     if (radix := _flag(_field(text, "disable_radix_cache"))) is not None:
         prefix = not radix
-    if any(line.rule.id == "prefix-caching-off" for line in said):
+    if any(line.rule.id == "prefix-caching-off" for line in statements):
         prefix = False
-    breakable = any(line.rule.id in _BREAKABLE_LINES for line in said)
-    modes = [line.value for line in said if line.rule.id == "graph-mode" and line.value]
+    breakable = any(line.rule.id in _BREAKABLE_LINES for line in statements)
+    modes = [line.value for line in statements if line.rule.id == "graph-mode" and line.value]
     mode = modes[-1] if modes else _last_word(_field(text, "cudagraph_mode", r"<?[\w.]+"))
     sizes = _field(text, "cudagraph_capture_sizes", r"\[[\d, ]*\]")
-    return Engine(
-        vllm=_first(said, "engine-config", "value") or _first(said, "engine-version", "value"),
+    return EngineSetup(
+        vllm=_first(statements, "engine-config", "value")
+        or _first(statements, "engine-version", "value"),
         gpu=name,
         capability=capability,
         quantization=_none(_field(text, "quantization")),
         eager=eager,
         graph_mode=mode,
         breakable_graphs=True if breakable and not eager and mode != "NONE" else None,
-        graph_sizes=_sizes(sizes or _first(said, "graph-sizes-sglang", "value")),
+        graph_sizes=_sizes(sizes or _first(statements, "graph-sizes-sglang", "value")),
         prefix_caching=prefix,
         moe_backend=_none(_field(text, "moe_backend") or _field(text, "moe_runner_backend")),
         linear_backend=_none(_field(text, "linear_backend")),
         kv_cache=_none(_field(text, "kv_cache_dtype")),
-        serves=bool(sglang) or any("API server" in line.text for line in said),
+        serves=bool(sglang) or any("API server" in line.text for line in statements),
     )
 
 
 def _breakable(facts: Mapping[str, Any]) -> bool | None:
     """Whether the worker's environment, or else vLLM's default for its model, says so."""
-    asked = mapping_in(facts, "environment").get(_BREAKABLE)
-    if asked is not None:
-        return bool(asked == "1")  # vLLM sets it itself where it is its default
+    variable = mapping_in(facts, "environment").get(_BREAKABLE)
+    if variable is not None:
+        return bool(variable == "1")  # vLLM sets it itself where it is its default
     capability = mapping_in(facts, "gpu").get("compute_capability")
     named = mapping_in(facts, "model_config").get("architectures")
     version = str(facts.get("vllm") or "")
@@ -104,18 +105,18 @@ def _breakable(facts: Mapping[str, Any]) -> bool | None:
     return breakable_by_default(str(named[0]), version)
 
 
-def merged(first: Engine, second: Engine) -> Engine:
+def merged(first: EngineSetup, second: EngineSetup) -> EngineSetup:
     """One engine as two sources know it; what the first one knows counts."""
     values = {
         name: getattr(first, name) if getattr(first, name) not in ("", None, ()) else other
         for name, other in vars(second).items()
     }
-    return Engine(**{**values, "serves": first.serves or second.serves})
+    return EngineSetup(**{**values, "serves": first.serves or second.serves})
 
 
-def differences(recorded: Engine, logged: Engine) -> tuple[Disagreement, ...]:
+def differences(recorded: EngineSetup, logged: EngineSetup) -> tuple[Disagreement, ...]:
     """What a recording and a log say differently, as far as both say anything."""
-    found = []
+    disagreements = []
     for name, what in (
         ("vllm", "the version of vLLM"), ("eager", "eager execution"),
         ("prefix_caching", "prefix caching"), ("quantization", "the quantization"),
@@ -128,8 +129,8 @@ def differences(recorded: Engine, logged: Engine) -> tuple[Disagreement, ...]:
                 f"The recording and the log differ in {what}: {_short(ours)} and {_short(theirs)}. "
                 "Are they of the same run?"
             )
-            found.append(Disagreement(text, name))
-    return tuple(found)
+            disagreements.append(Disagreement(text, name))
+    return tuple(disagreements)
 
 
 def _short(value: object) -> str:
@@ -137,27 +138,27 @@ def _short(value: object) -> str:
     return text if len(text) < 60 else f"{text[:57]}..."
 
 
-def _gpu(said: Sequence[Statement]) -> tuple[str, str]:
-    name, capability = _first(said, "gpu", "value"), _first(said, "gpu", "detail")
-    for line in said:
-        if not name and (found := _DEVICE.search(line.detail)):
-            name = found[1].replace("_", " ")
+def _gpu(statements: Sequence[Statement]) -> tuple[str, str]:
+    name, capability = _first(statements, "gpu", "value"), _first(statements, "gpu", "detail")
+    for line in statements:
+        if not name and (match := _DEVICE.search(line.detail)):
+            name = match[1].replace("_", " ")
         architecture = line.detail if line.rule.id == "flashinfer-decode" else line.format
-        if not capability and (found := _ARCHITECTURE.match(architecture)):
-            capability = f"{found[1][:-1]}.{found[1][-1]}"
-    known = find_gpu(name) if name and not capability else None
-    return name, known.compute_capability if known else capability
+        if not capability and (match := _ARCHITECTURE.match(architecture)):
+            capability = f"{match[1][:-1]}.{match[1][-1]}"
+    gpu = find_gpu(name) if name and not capability else None
+    return name, gpu.compute_capability if gpu else capability
 
 
-def _first(said: Sequence[Statement], rule: str, attribute: str) -> str:
-    values = (str(getattr(line, attribute)) for line in said if line.rule.id == rule)
+def _first(statements: Sequence[Statement], rule: str, attribute: str) -> str:
+    values = (str(getattr(line, attribute)) for line in statements if line.rule.id == rule)
     return next((value for value in values if value), "")
 
 
 def _field(text: str, name: str, value: str = r"[\w.:-]+") -> str:
     """A value in what Python prints of an object or a dictionary; the first one counts."""
-    found = re.search(rf"\b{name}['\"]?[=:] ?['\"]?({value})", text)
-    return found[1] if found else ""
+    match = re.search(rf"\b{name}['\"]?[=:] ?['\"]?({value})", text)
+    return match[1] if match else ""
 
 
 def _none(text: str) -> str:

@@ -27,17 +27,17 @@ _FORMATS = (
 _LONGEST = 240
 
 
-def failure_cause(failure: Failure, said: Sequence[Statement], vllm: str) -> FailureCause:
+def failure_cause(failure: Failure, statements: Sequence[Statement], vllm: str) -> FailureCause:
     """The cause of a failure, by its error, its traceback and the kernels that the log names."""
     text = failure.text
     for rule in FAILURES:
-        found = rule.pattern.search(text)
-        if found is None:
+        match = rule.pattern.search(text)
+        if match is None:
             continue
-        groups = [group for group in found.groups() if group] + ["", "", ""]
-        layers = _layers(failure, said) if rule.id in _IN_LAYERS else ""
+        groups = [group for group in match.groups() if group] + ["", "", ""]
+        layers = _layers(failure, statements) if rule.id in _IN_LAYERS else ""
         what = rule.says.format(
-            *groups[:3], library=_library(failure), kernel=_kernel(failure, said),
+            *groups[:3], library=_library(failure), kernel=_kernel(failure, statements),
             stage=_last_of(STAGES, failure.frames),
         )  # fmt: skip
         tells_reasons = rule.id == "no-linear-kernel" and bool(failure.reasons)
@@ -48,7 +48,7 @@ def failure_cause(failure: Failure, said: Sequence[Statement], vllm: str) -> Fai
             fix = rule.fix_of_experts
         return FailureCause(rule.id, what, layers, fix, tells_reasons)
     what = f"{failure.error}: {failure.message}".strip(": ")[:_LONGEST]
-    return FailureCause("other", what, _layers(failure, said), "")
+    return FailureCause("other", what, _layers(failure, statements), "")
 
 
 def _remedy(failure: Failure, vllm: str) -> str:
@@ -58,39 +58,43 @@ def _remedy(failure: Failure, vllm: str) -> str:
     for name, value, flag in _NAMED.findall(" ".join((failure.message, *failure.reasons))):
         if flag:
             return f"The log names it: start vLLM with {flag}."
-        gone = [row for row in setting_rows({name: value}, vllm, (), ()) if row.status == "ignored"]
-        if not gone:
+        ignored = [
+            row for row in setting_rows({name: value}, vllm, (), ()) if row.status == "ignored"
+        ]
+        if not ignored:
             return f"The log names it: set {name}={value}."
-        if gone[0].instead:
-            return f"The log names {name}, which vLLM {vllm} does not read; use {gone[0].instead}."
+        if ignored[0].instead:
+            return (
+                f"The log names {name}, which vLLM {vllm} does not read; use {ignored[0].instead}."
+            )
     return ""
 
 
-def _layers(failure: Failure, said: Sequence[Statement]) -> str:
-    if told := _last_of(LAYERS, failure.frames):
-        return told
+def _layers(failure: Failure, statements: Sequence[Statement]) -> str:
+    if layers := _last_of(LAYERS, failure.frames):
+        return layers
     if re.search(r"\bmoe\b|grouped gemm|_moe_|experts", failure.text, re.I):
         return "the experts"
-    kinds = {line.layer for line in _like(failure, said)}
+    kinds = {line.layer for line in _like(failure, statements)}
     return {"linear": "the linear layers", "moe": "the experts"}.get(
         kinds.pop() if len(kinds) == 1 else "", ""
     )
 
 
-def _like(failure: Failure, said: Sequence[Statement]) -> list[Statement]:
+def _like(failure: Failure, statements: Sequence[Statement]) -> list[Statement]:
     """The lines that name the kernel of some layers, of the library that the error names."""
     word = next((w for w in ("cutlass", "marlin", "triton") if w in failure.text.lower()), "")
     return [
         line
-        for line in said
+        for line in statements
         if word and line.rule.topic == "kernel" and line.layer in ("linear", "moe")
         and word in line.value.lower()
     ]  # fmt: skip
 
 
-def _kernel(failure: Failure, said: Sequence[Statement]) -> str:
+def _kernel(failure: Failure, statements: Sequence[Statement]) -> str:
     """The kernel in the field's words, such as CUTLASS FP8 GEMM."""
-    like = _like(failure, said)
+    like = _like(failure, statements)
     families = {choice.family for line in like if (choice := choice_of(line.value))}
     formats = {format_of(f"{line.format} {line.value} {line.detail}") for line in like} - {""}
     stored = formats.pop().upper() if len(formats) == 1 else ""
@@ -114,7 +118,7 @@ def _last_of(rows: Iterable[tuple[str, str]], frames: Sequence[str]) -> str:
     """What the innermost frame tells that tells anything."""
     table = tuple(rows)
     for frame in reversed(frames):
-        for pattern, told in table:
+        for pattern, word in table:
             if re.search(pattern, frame, re.I):
-                return told
+                return word
     return ""

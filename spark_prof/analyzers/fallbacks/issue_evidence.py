@@ -43,7 +43,7 @@ _CHOOSING = ("kernel", "fallback", "warning", "attention")
 
 
 @dataclass(frozen=True)
-class Seen:
+class IssueEvidence:
     """What is known of a run; None or nothing where it is not known."""
 
     vllm: str  # the version; empty where nothing tells
@@ -54,18 +54,18 @@ class Seen:
     architectures: tuple[str, ...]
     model: str  # its name or folder
     chosen: Mapping[str, tuple[str, ...]]  # formats and names of what runs, by kind
-    asked: Mapping[str, tuple[str, ...]]  # schemes of the checkpoint, by kind
+    checkpoint_schemes: Mapping[str, tuple[str, ...]]  # schemes of the checkpoint, by kind
     lines: tuple[str, ...]  # what the log says
     traced: tuple[str, ...] | None  # kernels of the recording; None of a log
 
 
 def evidence_of(
     audit: Audit,
-    said: Sequence[Statement],
+    statements: Sequence[Statement],
     facts: Mapping[str, Any] | None = None,
     kernels: Iterable[str] = (),
     attention: Iterable[str] = (),
-) -> Seen:
+) -> IssueEvidence:
     """What an audit and what it was made of show.
 
     Args:
@@ -74,44 +74,47 @@ def evidence_of(
         attention: classes that run attention in the live model.
     """
     engine = audit.engine
-    given = _first(said, "arguments")
-    config = _first(said, "engine-config")
-    settings = {**_logged(f"{config} {given}"), **_recorded(facts or {})}
+    arguments = _first(statements, "arguments")
+    config = _first(statements, "engine-config")
+    settings = {**_logged(f"{config} {arguments}"), **_recorded(facts or {})}
     settings |= {
         name: value.lower()
-        for name, value in (("quantization", engine.quantization), ("model_runner", _runner(said)))
+        for name, value in (
+            ("quantization", engine.quantization),
+            ("model_runner", _runner(statements)),
+        )
         if value and name not in settings
     }
-    if beyond := _beyond_graphs(said, settings):
+    if beyond := _beyond_graphs(statements, settings):
         settings["decode_tokens_beyond_graphs"] = beyond
     if engine.eager is not None:
         settings["enforce_eager"] = str(engine.eager).lower()
     environment: Mapping[str, str] | None = None
     if facts and "environment" in facts:
         environment = dict(engine.environment)
-    return Seen(
-        vllm="" if any(line.rule.id == "sglang-arguments" for line in said) else engine.vllm,
+    return IssueEvidence(
+        vllm="" if any(line.rule.id == "sglang-arguments" for line in statements) else engine.vllm,
         capability=_number(engine.capability),
         settings=settings,
-        complete=bool(given) or bool(facts and facts.get("engine_config")),
+        complete=bool(arguments) or bool(facts and facts.get("engine_config")),
         environment=environment,
-        architectures=_architectures(said, facts or {}),
-        model=str((facts or {}).get("model") or "") or _model(f"{given} {config}"),
-        chosen=_chosen(audit, said, attention),
-        asked=_asked(audit),
-        lines=tuple(line.text for line in said),
+        architectures=_architectures(statements, facts or {}),
+        model=str((facts or {}).get("model") or "") or _model(f"{arguments} {config}"),
+        chosen=_chosen(audit, statements, attention),
+        checkpoint_schemes=_checkpoint_schemes(audit),
+        lines=tuple(line.text for line in statements),
         traced=tuple(kernels) if facts is not None else None,
     )
 
 
-def arguments_of(said: Sequence[Statement]) -> Mapping[str, Any]:
+def arguments_of(statements: Sequence[Statement]) -> Mapping[str, Any]:
     """What vLLM was given beyond its defaults, as its log tells; nothing where it is not whole."""
-    text = _first(said, "arguments")
+    text = _first(statements, "arguments")
     try:
-        found = ast.literal_eval(text) if text.startswith("{") else {}
+        arguments = ast.literal_eval(text) if text.startswith("{") else {}
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def whole_number(text: str) -> int | None:
@@ -121,14 +124,14 @@ def whole_number(text: str) -> int | None:
 
 def _number(text: str) -> float | None:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         return None
-    return found if 1 <= found < 100 else None
+    return number if 1 <= number < 100 else None
 
 
-def _first(said: Sequence[Statement], rule: str) -> str:
-    return next((line.detail for line in said if line.rule.id == rule and line.detail), "")
+def _first(statements: Sequence[Statement], rule: str) -> str:
+    return next((line.detail for line in statements if line.rule.id == rule and line.detail), "")
 
 
 def _field(text: str, name: str) -> str:
@@ -136,111 +139,111 @@ def _field(text: str, name: str) -> str:
 
     Arguments stand behind the configuration, and say what was given.
     """
-    found = re.findall(rf"\b{name}['\"]?[=:] ?['\"]?([\w.:/-]+)", text)
-    return found[-1] if found else ""
+    matches = re.findall(rf"\b{name}['\"]?[=:] ?['\"]?([\w.:/-]+)", text)
+    return matches[-1] if matches else ""
 
 
 def _logged(text: str) -> dict[str, str]:
     names = [name for name in _PLACES if name not in _SPECULATIVE]
-    found = {name: _field(text, name).lower() for name in names}
+    settings = {name: _field(text, name).lower() for name in names}
     # The configuration does not tell all that was given.
     for drafts in _DRAFTS.finditer(text):
         inside = drafts[2] or ""
-        told = (
+        draft_settings = (
             _field(inside, "method"),
             _field(inside, "num_speculative_tokens") or _field(inside, "num_spec_tokens"),
             _field(inside, "draft_sample_method"),
         )
-        values = _NO_DRAFTS if drafts[1] else tuple(map(str.lower, told))
-        found |= {name: value for name, value in zip(_SPECULATIVE, values, strict=True) if value}
-    return {name: value for name, value in found.items() if value}
+        values = _NO_DRAFTS if drafts[1] else tuple(map(str.lower, draft_settings))
+        settings |= {name: value for name, value in zip(_SPECULATIVE, values, strict=True) if value}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _recorded(facts: Mapping[str, Any]) -> dict[str, str]:
     config = mapping_in(facts, "engine_config")
     if not config:
         return {}
-    found = {}
+    settings = {}
     for name, (part, field) in _PLACES.items():
         value = mapping_in(config, part).get(field)
         if value is not None:
-            found[name] = str(value).lower()
+            settings[name] = str(value).lower()
     if not mapping_in(config, "speculative_config"):
-        found |= zip(_SPECULATIVE, _NO_DRAFTS, strict=True)
+        settings |= zip(_SPECULATIVE, _NO_DRAFTS, strict=True)
     for name, value in (
         ("quantization", facts.get("quantization")), ("model_runner", facts.get("model_runner")),
     ):  # fmt: skip
         if isinstance(value, str) and value:
-            found[name] = value.lower()
-    return found
+            settings[name] = value.lower()
+    return settings
 
 
-def _beyond_graphs(said: Sequence[Statement], settings: Mapping[str, str]) -> str:
+def _beyond_graphs(statements: Sequence[Statement], settings: Mapping[str, str]) -> str:
     """Tokens of the largest decode batch beyond the largest CUDA graph, where that was cut."""
-    cut = next((line.value for line in said if line.rule.id == "graph-size-truncated"), "")
-    told = (cut, settings.get("max_num_seqs", ""), settings.get("num_speculative_tokens", ""))
-    largest, requests, drafts = map(whole_number, told)
+    cut = next((line.value for line in statements if line.rule.id == "graph-size-truncated"), "")
+    sizes = (cut, settings.get("max_num_seqs", ""), settings.get("num_speculative_tokens", ""))
+    largest, requests, drafts = map(whole_number, sizes)
     if largest is None or requests is None or drafts is None:
         return ""
     return str(max(0, requests * (1 + drafts) - largest))
 
 
-def _runner(said: Sequence[Statement]) -> str:
-    for line in said:
+def _runner(statements: Sequence[Statement]) -> str:
+    for line in statements:
         if line.rule.id == "model-runner":
             return line.value or "v1"
     return ""
 
 
-def _architectures(said: Sequence[Statement], facts: Mapping[str, Any]) -> tuple[str, ...]:
-    told = mapping_in(facts, "model_config").get("architectures")
-    if isinstance(told, list):
-        return tuple(str(each) for each in told)
+def _architectures(statements: Sequence[Statement], facts: Mapping[str, Any]) -> tuple[str, ...]:
+    names = mapping_in(facts, "model_config").get("architectures")
+    if isinstance(names, list):
+        return tuple(str(name) for name in names)
     # A draft model's stands behind that of the model.
-    found = (_ARCHITECTURE.search(line.text) for line in said)
-    return tuple(match[1] for match in found if match)[:1]
+    matches = (_ARCHITECTURE.search(line.text) for line in statements)
+    return tuple(match[1] for match in matches if match)[:1]
 
 
 def _model(text: str) -> str:
-    found = re.search(r"\b(?:model_tag|model)['\"]?[=:] ?['\"]([^'\"]{1,300})", text)
-    return found[1] if found else ""
+    match = re.search(r"\b(?:model_tag|model)['\"]?[=:] ?['\"]([^'\"]{1,300})", text)
+    return match[1] if match else ""
 
 
 def _chosen(
-    audit: Audit, said: Sequence[Statement], attention: Iterable[str]
+    audit: Audit, statements: Sequence[Statement], attention: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {"linear": [], "moe": [], "attention": [*attention], "gdn": []}
-    for line in said:
+    by_kind: dict[str, list[str]] = {"linear": [], "moe": [], "attention": [*attention], "gdn": []}
+    for line in statements:
         name = line.value
         if line.rule.id == "gdn-kernel":
-            found["gdn"].append(name)
+            by_kind["gdn"].append(name)
         elif line.rule.topic == "attention" and line.rule.id.startswith("attention"):
-            found["attention"].append(name)
+            by_kind["attention"].append(name)
         elif line.rule.topic in _CHOOSING and line.layer in ("linear", "moe") and name:
-            found[line.layer].append(_named(line.format or format_of(name), name))
+            by_kind[line.layer].append(_named(line.format or format_of(name), name))
     for row in audit.rows:
         kind = "moe" if row.layer in ("experts", "moe") else "linear"
         for source in row.witnesses:
             if source.who == "engine":
-                found[kind] += _names(source.kernel)
-    return {kind: tuple(dict.fromkeys(names)) for kind, names in found.items() if names}
+                by_kind[kind] += _names(source.kernel)
+    return {kind: tuple(dict.fromkeys(names)) for kind, names in by_kind.items() if names}
 
 
 def _names(kernel: str) -> list[str]:
     """A class of a live engine, and the backend that stands behind it as a log writes that."""
     backend = _BACKEND.search(kernel)
-    written = [_named(backend[1].lower(), backend[2])] if backend else []
-    return [_named(format_of(kernel), kernel), *written]
+    backend_names = [_named(backend[1].lower(), backend[2])] if backend else []
+    return [_named(format_of(kernel), kernel), *backend_names]
 
 
 def _named(stored: str, name: str) -> str:
     return f"{'unquantized' if stored == '16-bit' else stored} {name}".strip()
 
 
-def _asked(audit: Audit) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+def _checkpoint_schemes(audit: Audit) -> dict[str, tuple[str, ...]]:
+    by_kind: dict[str, list[str]] = {}
     for row in audit.rows:
         kind = "moe" if row.layer in ("experts", "moe") else "linear"
         if row.checkpoint:
-            found.setdefault(kind, []).append(row.checkpoint)
-    return {kind: tuple(schemes) for kind, schemes in found.items()}
+            by_kind.setdefault(kind, []).append(row.checkpoint)
+    return {kind: tuple(schemes) for kind, schemes in by_kind.items()}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.audit_rows import KnownIssue
-from spark_prof.analyzers.fallbacks.issue_evidence import Seen, whole_number
+from spark_prof.analyzers.fallbacks.issue_evidence import IssueEvidence, whole_number
 from spark_prof.analyzers.typed_command import NONE, command
 from spark_prof.rules.known_issue import (
     AnyOf,
@@ -28,58 +28,60 @@ from spark_prof.rules.known_issues import ISSUES
 _LONGEST_EVIDENCE = 200
 
 
-def known_issues(seen: Seen, engine: Sequence[str]) -> tuple[KnownIssue, ...]:
+def known_issues(evidence: IssueEvidence, engine: Sequence[str]) -> tuple[KnownIssue, ...]:
     """The issues that the run has for certain; without its version there are none.
 
     Args:
         engine: what `spark-prof ab` takes behind `--` to start it; none where nothing tells.
     """
-    return tuple(_found(issue, seen, engine) for issue in ISSUES if has(issue, seen))
+    return tuple(_issue_of_run(issue, evidence, engine) for issue in ISSUES if has(issue, evidence))
 
 
-def has(issue: Issue, seen: Seen) -> bool | None:
+def has(issue: Issue, evidence: IssueEvidence) -> bool | None:
     """Whether a run has an issue; None where what is known of it does not tell."""
-    return _all([issue.vllm.holds(seen.vllm), *(holds(each, seen) for each in issue.when)])
+    return _all(
+        [issue.vllm.holds(evidence.vllm), *(holds(condition, evidence) for condition in issue.when)]
+    )
 
 
-def holds(condition: Condition, seen: Seen) -> bool | None:
+def holds(condition: Condition, evidence: IssueEvidence) -> bool | None:
     """Whether a condition is so in a run; None where it cannot be told."""
     match condition:
         case Capability(spans):
-            if seen.capability is None:
+            if evidence.capability is None:
                 return None
-            tenths = round(10 * seen.capability)
+            tenths = round(10 * evidence.capability)
             return any(low <= tenths <= high for low, high in spans)
         case Model(pattern):
-            names = (*seen.architectures, seen.model)
+            names = (*evidence.architectures, evidence.model)
             if any(re.search(pattern, name, re.I) for name in names):
                 return True
             # A folder's name need not say what is in it.
-            return False if seen.architectures else None
+            return False if evidence.architectures else None
         case Runs(kind, pattern):
-            return _any_of(pattern, seen.chosen.get(kind))
+            return _any_of(pattern, evidence.chosen.get(kind))
         case Asked(kind, pattern):
-            return _any_of(pattern, seen.asked.get(kind))
+            return _any_of(pattern, evidence.checkpoint_schemes.get(kind))
         case Setting(name, pattern, default):
-            value = _setting(name, default, seen)
+            value = _setting(name, default, evidence)
             return None if value is None else bool(re.fullmatch(pattern, value, re.I))
         case AtLeast(name, least, default):
-            value = _setting(name, default, seen)
+            value = _setting(name, default, evidence)
             if value is None:
                 return None
             number = whole_number(value)
             return None if number is None else number >= least
         case Variable(name, pattern, default):
-            if seen.environment is None:
+            if evidence.environment is None:
                 return None
-            return bool(re.fullmatch(pattern, seen.environment.get(name, default)))
+            return bool(re.fullmatch(pattern, evidence.environment.get(name, default)))
         case Says(pattern):
             # What a log does not say may stand in a part of it that is not here.
-            return True if any(re.search(pattern, line) for line in seen.lines) else None
+            return True if any(re.search(pattern, line) for line in evidence.lines) else None
         case Traced(pattern):
-            return _any_of(pattern, seen.traced)
+            return _any_of(pattern, evidence.traced)
         case AnyOf(conditions):
-            answers = [holds(each, seen) for each in conditions]
+            answers = [holds(alternative, evidence) for alternative in conditions]
             return True if True in answers else (None if None in answers else False)
 
 
@@ -93,11 +95,11 @@ def _any_of(pattern: str, names: Sequence[str] | None) -> bool | None:
     return any(re.search(pattern, name, re.I) for name in names)
 
 
-def _setting(name: str, default: str, seen: Seen) -> str | None:
-    found = seen.settings.get(name)
-    if found is None and default and seen.complete:
+def _setting(name: str, default: str, evidence: IssueEvidence) -> str | None:
+    value = evidence.settings.get(name)
+    if value is None and default and evidence.complete:
         return default
-    return found
+    return value
 
 
 def every_known_issue() -> tuple[KnownIssue, ...]:
@@ -105,14 +107,14 @@ def every_known_issue() -> tuple[KnownIssue, ...]:
     return tuple(_row(issue) for issue in ISSUES)
 
 
-def _found(issue: Issue, seen: Seen, engine: Sequence[str]) -> KnownIssue:
+def _issue_of_run(issue: Issue, evidence: IssueEvidence, engine: Sequence[str]) -> KnownIssue:
     typed = NONE
     if issue.side and engine and not issue.needs_start:
         typed = command("spark-prof", "ab", "--b", issue.side, "--", *engine)
     return replace(
         _row(issue),
         command=typed,
-        evidence=tuple(dict.fromkeys(_evidence(issue, seen))),
+        evidence=tuple(dict.fromkeys(_evidence(issue, evidence))),
     )
 
 
@@ -128,7 +130,7 @@ def _row(issue: Issue) -> KnownIssue:
         fixed=window.fixed,
         gpus=issue.gpus,
         issue=issue.reported[0].thread,
-        reported=tuple(each.url for each in issue.reported),
+        reported=tuple(report.url for report in issue.reported),
         date=issue.reported[0].date,
         as_of=issue.as_of,
         remedy=issue.remedy,
@@ -136,39 +138,40 @@ def _row(issue: Issue) -> KnownIssue:
     )
 
 
-def _evidence(issue: Issue, seen: Seen) -> Iterable[str]:
+def _evidence(issue: Issue, evidence: IssueEvidence) -> Iterable[str]:
     """What of the run it stands on, a few words each."""
-    yield f"vLLM {seen.vllm}"
+    yield f"vLLM {evidence.vllm}"
     for condition in issue.when:
-        yield from _told(condition, seen)
+        yield from _condition_words(condition, evidence)
 
 
-def _told(condition: Condition, seen: Seen) -> Iterable[str]:
+def _condition_words(condition: Condition, evidence: IssueEvidence) -> Iterable[str]:
     match condition:
         case Capability():
-            yield f"compute capability {seen.capability}"
+            yield f"compute capability {evidence.capability}"
         case Model(pattern):
-            names = (*seen.architectures, seen.model)
+            names = (*evidence.architectures, evidence.model)
             yield next((name for name in names if re.search(pattern, name, re.I)), "")
         case Runs(kind, pattern):
-            names = seen.chosen.get(kind, ())
+            names = evidence.chosen.get(kind, ())
             named = next((name for name in names if re.search(pattern, name, re.I)), "")
             yield f"{kind}: {named}"[:_LONGEST_EVIDENCE]
         case Asked(kind):
-            yield f"checkpoint, {kind}: {', '.join(dict.fromkeys(seen.asked.get(kind, ())))}"
+            schemes = dict.fromkeys(evidence.checkpoint_schemes.get(kind, ()))
+            yield f"checkpoint, {kind}: {', '.join(schemes)}"
         case Setting(name, _, default) | AtLeast(name, _, default):
-            yield f"{name} {_setting(name, default, seen)}"
+            yield f"{name} {_setting(name, default, evidence)}"
         case Variable(name, _, default):
-            value = (seen.environment or {}).get(name)
+            value = (evidence.environment or {}).get(name)
             yield f"{name}={value}" if value is not None else f"{name} not set"
         case Says(pattern):
-            line = next((line for line in seen.lines if re.search(pattern, line)), "")
+            line = next((line for line in evidence.lines if re.search(pattern, line)), "")
             yield f"the log: {line}"[:_LONGEST_EVIDENCE]
         case Traced(pattern):
-            names = seen.traced or ()
+            names = evidence.traced or ()
             traced = next((name for name in names if re.search(pattern, name, re.I)), "")
             yield f"kernel {traced}"[:_LONGEST_EVIDENCE]
         case AnyOf(conditions):
-            for each in conditions:
-                if holds(each, seen):
-                    yield from _told(each, seen)
+            for alternative in conditions:
+                if holds(alternative, evidence):
+                    yield from _condition_words(alternative, evidence)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.ceilings.schemes import ALGORITHMS, SIXTEEN_BIT, Asked, Schemes, label
+from spark_prof.analyzers.ceilings.schemes import ALGORITHMS, SIXTEEN_BIT, Formats, Schemes, label
 from spark_prof.analyzers.fallbacks.audit_rows import EvidenceSource
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.traces.readers.engine_log import Statement
@@ -28,26 +28,26 @@ _ENOUGH = 0.2  # share of a component's known kernels from which on a family cou
 
 
 @dataclass
-class Group:
+class LayerGroup:
     """Layers of one component, with the same method and kernel."""
 
     layer: str  # the component; linear or moe, where only a log tells
     kind: str  # linear or moe
     weights: str  # their format in the engine, or where nothing tells in the checkpoint
-    asked: Asked  # formats of weights and activations in the checkpoint
+    checkpoint_formats: Formats  # formats of weights and activations in the checkpoint
     modules: int = 0
     witnesses: list[EvidenceSource] = field(default_factory=list)  # the engine's first
 
     @property
     def checkpoint(self) -> str:
         """The scheme that the checkpoint asks for."""
-        return label(*self.asked)
+        return label(*self.checkpoint_formats)
 
     @property
     def formats(self) -> tuple[str, str]:
         """Formats of weights and activations that run, by the best source that has them."""
         formats = (w.activations for w in self.witnesses if w.activations)
-        return self.weights or self.asked[0], next(formats, "")
+        return self.weights or self.checkpoint_formats[0], next(formats, "")
 
     @property
     def emulated(self) -> bool:
@@ -70,10 +70,10 @@ class Group:
         if first is None or choice is None:
             return ""
         for who in ("log", "trace"):
-            others = [w for w in self.witnesses[1:] if w.who == who and w.family]
+            witnesses = [w for w in self.witnesses[1:] if w.who == who and w.family]
             allowed = {choice.family} if who == "log" else set(choice.traced)
-            if others and allowed and not any(w.family in allowed for w in others):
-                named = " and ".join(dict.fromkeys(f"{w.family} ({w.kernel})" for w in others))
+            if witnesses and allowed and not any(w.family in allowed for w in witnesses):
+                named = " and ".join(dict.fromkeys(f"{w.family} ({w.kernel})" for w in witnesses))
                 return f"the {first.who} says {first.family} ({first.kernel}), the {who} {named}"
         return ""
 
@@ -82,16 +82,16 @@ def groups_of(
     layers: pd.DataFrame,
     checkpoint: Schemes | None,
     kernels: Sequence[KernelRow],
-    said: Sequence[Statement],
-) -> list[Group]:
+    statements: Sequence[Statement],
+) -> list[LayerGroup]:
     """The groups of a recorded model, largest first within a component."""
     sizes = Counter(
         (component, method, kernel, checkpoint.of_engine(path) if checkpoint else ("", ""))
         for path, component, method, kernel in layers.itertuples(index=False, name=None)
         if component in _COMPONENTS and method
     )
-    logged = groups_of_log(said)
-    groups = [_group(*alike, modules) for alike, modules in sizes.items()]
+    logged = groups_of_log(statements)
+    groups = [_group(*key, modules) for key, modules in sizes.items()]
     for group in groups:
         # A log names kinds of layers and formats, not single layers.
         for other in logged:
@@ -102,11 +102,11 @@ def groups_of(
 
 
 def groups_of_log(
-    said: Sequence[Statement], quantization: str = "", kernels: Sequence[KernelRow] = ()
-) -> list[Group]:
+    statements: Sequence[Statement], quantization: str = "", kernels: Sequence[KernelRow] = ()
+) -> list[LayerGroup]:
     """The groups that a log alone tells: one a kind of layer and format."""
-    groups: dict[tuple[str, str], Group] = {}
-    for line in said:
+    groups: dict[tuple[str, str], LayerGroup] = {}
+    for line in statements:
         if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):
             continue
         name = line.value or ("emulation" if line.rule.id == "nvfp4-emulation" else "")
@@ -115,9 +115,9 @@ def groups_of_log(
         choice = choice_of(f"{weights}.{name}") if name else None
         if choice is None:
             continue
-        asked = _asked_in_log(said, quantization, weights)
+        formats = _formats_in_log(statements, quantization, weights)
         group = groups.setdefault(
-            (line.layer, weights), Group(line.layer, line.layer, weights, asked)
+            (line.layer, weights), LayerGroup(line.layer, line.layer, weights, formats)
         )
         source = EvidenceSource(
             "log", name, choice.family, _activations(choice.activations, weights)
@@ -131,25 +131,25 @@ def groups_of_log(
     return list(groups.values())
 
 
-def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) -> Asked:
+def _formats_in_log(statements: Sequence[Statement], quantization: str, weights: str) -> Formats:
     """The scheme of a checkpoint as far as a log tells; a mixed one it does not tell apart."""
     if quantization.removeprefix("gpt_oss_") == weights == "mxfp4":
         return "mxfp4", ""
-    algorithms = {line.value for line in said if line.rule.id == "modelopt-checkpoint"}
-    found = {ALGORITHMS.get(name, ("", "")) for name in algorithms}
-    fitting = [scheme for scheme in found if scheme[0] == weights]
+    algorithms = {line.value for line in statements if line.rule.id == "modelopt-checkpoint"}
+    schemes = {ALGORITHMS.get(name, ("", "")) for name in algorithms}
+    fitting = [scheme for scheme in schemes if scheme[0] == weights]
     return fitting[0] if len(fitting) == 1 else ("", "")
 
 
-def _group(component: str, method: str, kernel: str, asked: Asked, modules: int) -> Group:
-    weights = format_of(f"{kernel} {method}") or asked[0]
+def _group(component: str, method: str, kernel: str, formats: Formats, modules: int) -> LayerGroup:
+    weights = format_of(f"{kernel} {method}") or formats[0]
     kind = "moe" if component == "experts" else "linear"
     name = kernel or method
     choice = choice_of(name) or choice_of(method)
     family = choice.family if choice else ""
     activations = _activations(choice.activations if choice else "", weights)
     source = EvidenceSource("engine", name, family, activations)
-    return Group(component, kind, weights, asked, modules, [source])
+    return LayerGroup(component, kind, weights, formats, modules, [source])
 
 
 def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:
@@ -171,8 +171,8 @@ def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSour
 def format_of(name: str) -> str:
     """The format of weights that a name tells, such as nvfp4; empty where it tells none."""
     lowered = name.lower()
-    return next((found for word, found in _FORMATS if word in lowered), "")
+    return next((form for word, form in _FORMATS if word in lowered), "")
 
 
-def _activations(told: str, weights: str) -> str:
-    return weights if told == "same" else told
+def _activations(activations: str, weights: str) -> str:
+    return weights if activations == "same" else activations

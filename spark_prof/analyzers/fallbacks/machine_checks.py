@@ -61,14 +61,14 @@ class Machine:
 
 def machine_findings(machine: Machine) -> tuple[Finding, ...]:
     """What on this machine makes vLLM choose slower kernels than its GPU has."""
-    found = (
+    findings = (
         *_flashinfer(machine),
         *_toolkit(machine),
         *_plain_builds(machine),
         *_missing_code(machine),
         *_settings(machine),
     )
-    return keyed(found, command("spark-prof", "doctor"))
+    return keyed(findings, command("spark-prof", "doctor"))
 
 
 def _flashinfer(machine: Machine) -> Iterator[Finding]:
@@ -91,8 +91,8 @@ def _flashinfer(machine: Machine) -> Iterator[Finding]:
             f"pip install {_pinned('flashinfer-cubin', python)}, or install a CUDA toolkit and set "
             "CUDA_HOME.",
         )  # fmt: skip
-    others = {name: machine.version(name) for name in _FLASHINFER[1:]}
-    for name, version in others.items():
+    versions = {name: machine.version(name) for name in _FLASHINFER[1:]}
+    for name, version in versions.items():
         if version and version.split("+")[0] != python.split("+")[0]:
             yield Finding(
                 "flashinfer-mismatch", None,

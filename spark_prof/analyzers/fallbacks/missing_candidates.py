@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT
-from spark_prof.analyzers.fallbacks.audit_rows import Engine
-from spark_prof.analyzers.fallbacks.layer_groups import Group
+from spark_prof.analyzers.fallbacks.audit_rows import EngineSetup
+from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup
 from spark_prof.rules.backend_order import OLDEST, Order, order_of
 from spark_prof.rules.backends import choice_of
 from spark_prof.rules.environment import UNKNOWN, Version, version_of
@@ -43,15 +43,18 @@ class Missing(NamedTuple):
 
 
 def taken_off(
-    group: Group, engine: Engine, capability: float | None, said: Sequence[Statement]
+    group: LayerGroup,
+    engine: EngineSetup,
+    capability: float | None,
+    statements: Sequence[Statement],
 ) -> Missing | None:
     """What the list of candidates lacks that would keep the scheme on this GPU.
 
     The log's list, and where there is none that which the recorded variables leave. None where
     nothing that matters is missing.
     """
-    offered = next(_lists(group, said), None)
-    weights = group.weights or group.asked[0]
+    offered = next(_lists(group, statements), None)
+    weights = group.weights or group.checkpoint_formats[0]
     version = version_of(engine.vllm)[:2]
     nearest = OLDEST if version == UNKNOWN or version < OLDEST else version
     if offered is None:
@@ -60,24 +63,24 @@ def taken_off(
         full = order_of(f"--{group.kind}-backend", stored, capability, nearest)
         names = tuple(name for name, _ in full.tries if name not in offered) if full else ()
         if full is not None and any(_matters(name, full) for name in names):
-            return _explained(names, offered, full, version, engine, said)
+            return _explained(names, offered, full, version, engine, statements)
     return None
 
 
 def _by_variables(
-    group: Group, engine: Engine, capability: float | None, version: Version
+    group: LayerGroup, engine: EngineSetup, capability: float | None, version: Version
 ) -> Missing | None:
     """A variable of the recorded engine that takes off what would keep the scheme."""
     environment = dict(engine.environment)
     running = " ".join(witness.kernel for witness in group.witnesses).upper()
-    weights = group.weights or group.asked[0]
+    weights = group.weights or group.checkpoint_formats[0]
     for stored in _KINDS.get(weights, (weights,)):
         full = order_of(f"--{group.kind}-backend", stored, capability, version)
-        for variable, value, gone in full.takes_off if full else ():
+        for variable, value, backends in full.takes_off if full else ():
             if not value or environment.get(variable) != value:
                 continue
-            lost = [name for name in gone if full and _matters(name, full)]
-            if lost and not any(re.search(rf"\b{name.upper()}\b", running) for name in gone):
+            lost = [name for name in backends if full and _matters(name, full)]
+            if lost and not any(re.search(rf"\b{name.upper()}\b", running) for name in backends):
                 why = f"{variable}={value} takes {', '.join(lost)} off the list of candidates"
                 return Missing(tuple(lost), why, variable)
     return None
@@ -85,40 +88,42 @@ def _by_variables(
 
 def _explained(
     names: tuple[str, ...], offered: tuple[str, ...], full: Order, version: Version,
-    engine: Engine, said: Sequence[Statement],
+    engine: EngineSetup, statements: Sequence[Statement],
 ) -> Missing | None:  # fmt: skip
     """What took these names off the list."""
     lacks = f"the log's list of candidates has none of {', '.join(names)}"
     if not full.since <= version <= full.until:  # what that vLLM's full list is was not read
-        return _older(names, offered, full.stored, engine, said)
+        return _older(names, offered, full.stored, engine, statements)
     environment = dict(engine.environment)
-    for variable, value, gone in full.takes_off:
-        if set(gone) != set(names):
+    for variable, value, backends in full.takes_off:
+        if set(backends) != set(names):
             continue
         if not value:
             return Missing(names, f"{lacks}: {_OF_MODEL[variable]}", of_model=True)
         if environment.get(variable, value) == value:
-            known = variable in environment
-            does = "takes" if known else "would take"
+            is_set = variable in environment
+            does = "takes" if is_set else "would take"
             return Missing(names, f"{lacks}: {variable}={value} {does} exactly these off", variable)
     return Missing(names, f"{lacks}, and nothing that is known takes exactly these off")
 
 
 def _older(
-    names: tuple[str, ...], offered: tuple[str, ...], weights: str, engine: Engine,
-    said: Sequence[Statement],
+    names: tuple[str, ...], offered: tuple[str, ...], weights: str, engine: EngineSetup,
+    statements: Sequence[Statement],
 ) -> Missing | None:  # fmt: skip
     """The same of a vLLM older than those that were read, or of an unknown one."""
     variable = _THEIRS.get(weights.partition("_")[0], "")
     names = tuple(name for name in names if name.startswith("FLASHINFER_"))
-    is_set = {line.value for line in said if line.rule.id == "deprecated-variable"}
+    is_set = {line.value for line in statements if line.rule.id == "deprecated-variable"}
     value = dict(engine.environment).get(variable)
     if not variable or not names or any(name.startswith("FLASHINFER") for name in offered):
         return None
     if value != "0" and (value is not None or variable not in is_set):
         return None
-    told = "" if value == "0" else "; the log warns that it is set"
-    why = f"{variable}=0 takes FLASHINFER_* off vLLM's list, and the log's has none of them{told}"
+    warning = "" if value == "0" else "; the log warns that it is set"
+    why = (
+        f"{variable}=0 takes FLASHINFER_* off vLLM's list, and the log's has none of them{warning}"
+    )
     return Missing(names, why, variable)
 
 
@@ -129,10 +134,10 @@ def _matters(name: str, full: Order) -> bool:
     return runs and choice is not None and choice.activations not in (SIXTEEN_BIT, "")
 
 
-def _lists(group: Group, said: Sequence[Statement]) -> Iterator[tuple[str, ...]]:
+def _lists(group: LayerGroup, statements: Sequence[Statement]) -> Iterator[tuple[str, ...]]:
     """The lists of candidates that lines about the kernels of these layers have."""
     kernels = {witness.kernel for witness in group.witnesses if witness.who == "log"}
-    for line in said:
+    for line in statements:
         if line.rule.topic == "kernel" and line.layer == group.kind and line.value in kernels:
-            for found in _OFFERED.finditer(line.text):
-                yield tuple(_NAME.findall(found[1]))
+            for match in _OFFERED.finditer(line.text):
+                yield tuple(_NAME.findall(match[1]))

@@ -57,15 +57,15 @@ class Verdict:
 
 def verdicts_of_audit(audit: Audit, findings: Sequence[Finding]) -> tuple[Verdict, ...]:
     """What is the matter with an engine, the worst first; what was not looked at, or nothing."""
-    found = [verdict for look in _LOOKS for verdict in look(audit)]
-    if all(one.kind == "failed-before" for one in found):
-        found += _of_findings(findings)
+    verdicts = [verdict for look in _LOOKS for verdict in look(audit)]
+    if all(one.kind == "failed-before" for one in verdicts):
+        verdicts += _of_findings(findings)
     blind = not (audit.engine.capability or audit.engine.gpu)
     if blind and any(row.cause == "unknown" for row in audit.rows):
-        found.append(Verdict("not-looked", subject="gpu"))
-    if not found:
-        found = list(_not_looked(audit)) or [Verdict("nothing", unknown=audit.unknown_count)]
-    return tuple(sorted(found, key=lambda one: VERDICTS.index(one.kind)))
+        verdicts.append(Verdict("not-looked", subject="gpu"))
+    if not verdicts:
+        verdicts = list(_not_looked(audit)) or [Verdict("nothing", unknown=audit.unknown_count)]
+    return tuple(sorted(verdicts, key=lambda one: VERDICTS.index(one.kind)))
 
 
 def verdicts_of_machine(machine: Machine, findings: Sequence[Finding]) -> tuple[Verdict, ...]:
@@ -128,19 +128,19 @@ def _full(audit: Audit) -> Iterator[Verdict]:
 
 def _graphs(audit: Audit) -> Iterator[Verdict]:
     if audit.engine.eager or audit.engine.graph_mode == "NONE":
-        lines = audit.said("eager", "graphs-skipped", "graphs-off", "graph-mode")
-        line = next((said.line for said in lines), 0)
+        lines = audit.log_rows("eager", "graphs-skipped", "graphs-off", "graph-mode")
+        line = next((row.line for row in lines), 0)
         yield Verdict("eager", line=line)
         return
-    for said in audit.said("graph-mode"):
-        if said.value == "PIECEWISE":
-            yield Verdict("piecewise", line=said.line)
+    for row in audit.log_rows("graph-mode"):
+        if row.value == "PIECEWISE":
+            yield Verdict("piecewise", line=row.line)
             return
 
 
 def _attention(audit: Audit) -> Iterator[Verdict]:
-    for said in audit.said("attention-forced")[:1]:
-        yield Verdict("attention-forced", "head-sizes", said.value, said.detail, line=said.line)
+    for row in audit.log_rows("attention-forced")[:1]:
+        yield Verdict("attention-forced", "head-sizes", row.value, row.detail, line=row.line)
 
 
 def _known_issue(audit: Audit) -> Iterator[Verdict]:
@@ -156,9 +156,9 @@ _LOOKS: tuple[Callable[[Audit], Iterator[Verdict]], ...] = (
 
 
 def _of_findings(findings: Sequence[Finding]) -> Iterator[Verdict]:
-    for found in findings[:1]:
-        what = first_sentence(found.text)
-        yield Verdict("finding", found.key or found.id, what=what, fix=found.fix)
+    for finding in findings[:1]:
+        what = first_sentence(finding.text)
+        yield Verdict("finding", finding.key or finding.id, what=what, fix=finding.fix)
 
 
 def _came_further(audit: Audit) -> bool:
@@ -173,7 +173,7 @@ def _not_looked(audit: Audit) -> Iterator[Verdict]:
     elif audit.writer == "SGLang":
         missing = "sglang"
     elif (audit.log or audit.load) and not (
-        audit.engine.vllm or audit.rows or audit.said(*_STARTS)
+        audit.engine.vllm or audit.rows or audit.log_rows(*_STARTS)
     ):
         missing = "start"
     elif audit.log and not (audit.rows or audit.load or _came_further(audit)):

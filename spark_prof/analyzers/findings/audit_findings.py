@@ -128,7 +128,7 @@ def _conflicts(audit: Audit) -> Iterator[Observation]:
       "the log: a GPU with FP4 or FP8 tensor cores has none")  # fmt: skip
 def _misleading(audit: Audit) -> Iterator[Observation]:
     capability = capability_of(audit.engine)
-    for said in audit.said("no-native-fp", "marlin-linear")[:1]:
+    for said in audit.log_rows("no-native-fp", "marlin-linear")[:1]:
         kind, first = ("FP8", "fp8") if said.format == "fp8" else ("FP4", "nvfp4")
         if capability is None or capability < FIRST_WITH[first]:
             continue

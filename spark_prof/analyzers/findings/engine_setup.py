@@ -18,7 +18,7 @@ _FEW = 0.01  # share of the decode steps below which a size does not matter
 
 @rule("eager-mode", "timeline", "CUDA graphs are off by configuration", ("launch_gaps", "host"))
 def _eager(audit: Audit) -> Iterator[Observation]:
-    replaced, off = audit.said("graph-mode"), audit.said("graphs-off")
+    replaced, off = audit.log_rows("graph-mode"), audit.log_rows("graphs-off")
     if audit.engine.eager or (audit.engine.graph_mode == "NONE" and not replaced):
         yield Observation(None,
             "The engine runs eagerly: the host launches every kernel of every step, and the GPU "
@@ -66,7 +66,7 @@ def _graph_sizes(audit: Audit) -> Iterator[Observation]:
 @rule("graphs-downgraded", "timeline",
       "the log: CUDA graphs became piecewise or none")  # fmt: skip
 def _graph_mode(audit: Audit) -> Iterator[Observation]:
-    for said in audit.said("graph-mode"):
+    for said in audit.log_rows("graph-mode"):
         if said.value in ("PIECEWISE", "NONE"):
             yield Observation(None,
                 f"vLLM replaced full CUDA graphs by lesser ones. The log: {said.text[:240]}",
@@ -79,7 +79,7 @@ def _graph_mode(audit: Audit) -> Iterator[Observation]:
 @rule("prefix-caching-off", "fallbacks",
       "a server does not keep common beginnings of prompts")  # fmt: skip
 def _prefix_caching(audit: Audit) -> Iterator[Observation]:
-    reasons = [said.text[:160] for said in audit.said("prefix-caching-off")]
+    reasons = [said.text[:160] for said in audit.log_rows("prefix-caching-off")]
     if audit.engine.prefix_caching is False and (audit.engine.serves or reasons):
         yield Observation(None,
             "A server without prefix caching computes every prompt anew, also the part that it has "
@@ -125,7 +125,7 @@ def _lines(
 
     def look(audit: Audit) -> Iterator[Observation]:
         alike: dict[tuple[str, str], list[LogRow]] = defaultdict(list)
-        for said in audit.said(*rules):
+        for said in audit.log_rows(*rules):
             if said.id in _OF_FAILURES and audit.failure and not audit.failure.recovered:
                 continue  # it is told as what ended the engine
             if said.id == "deepgemm-off" and said.detail:

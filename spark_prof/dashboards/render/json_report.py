@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import kernel_id
-from spark_prof.analyzers.clients.client_rows import Comparison, beside_clients
+from spark_prof.analyzers.clients.client_rows import ClientComparison, beside_clients
 from spark_prof.analyzers.comparing.comparison import KernelPart
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.counters.counter_rows import WeightRow
@@ -40,7 +40,7 @@ SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not rai
 _NO_SPREAD = {"median": None, "p99": None, "mean": None}
 _DERIVED: Mapping[type, tuple[str, ...]] = {
     Books: ("busy_us", "residual_percent"),
-    Comparison: ("difference",),
+    ClientComparison: ("difference",),
     DraftCost: ("drafter_share", "break_even"),
     DraftGroup: ("proposed_each", "accepted_each"),
     DraftPosition: ("share",),

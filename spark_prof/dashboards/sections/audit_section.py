@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, Engine
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, EngineSetup
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, listed, pairs, table
 from spark_prof.dashboards.units import MISSING, count, shorten
@@ -61,7 +61,7 @@ def engine(audit: Audit) -> Section:
     return pairs("engine", "How the engine was set up", fields, _LONGEST)
 
 
-def _graphs(found: Engine) -> str:
+def _graphs(found: EngineSetup) -> str:
     breakable = "breakable" if found.breakable_graphs else ""
     return ", ".join(filter(None, (found.graph_mode, breakable)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, add_bars, label, new_figure, set_time_axes
@@ -57,16 +57,16 @@ def agreement(report: Report) -> Section:
     return table("clients", "Does the client see the same?", lines, columns, intro)
 
 
-def _verdict(line: tuple[ClientRow | None, Comparison | None]) -> str:
+def _verdict(line: tuple[ClientRow | None, ClientComparison | None]) -> str:
     row, comparison = line
     return "not compared" if comparison is None else row.verdict if row else ""
 
 
-def _quantity(found: Comparison) -> str:
+def _quantity(found: ClientComparison) -> str:
     return _QUANTITIES[found.quantity][0] + (", median" if found.statistic == "median" else "")
 
 
-def _elsewhere_us(found: Comparison) -> float | None:
+def _elsewhere_us(found: ClientComparison) -> float | None:
     return found.client - found.engine if found.client > found.engine else None
 
 

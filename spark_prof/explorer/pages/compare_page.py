@@ -7,7 +7,7 @@ import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.comparing.compare_sides import compare
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
+from spark_prof.analyzers.comparing.comparison import ComparedRecording, Comparison, PhaseComparison
 from spark_prof.dashboards import compare_sections
 from spark_prof.dashboards.chart_compare import (
     component_pairs,
@@ -39,8 +39,8 @@ def _compared(reference: Prepared, other: Prepared) -> Comparison:
     return compare(_side(reference), _side(other))
 
 
-def _side(prepared: Prepared) -> Side:
-    return Side(
+def _side(prepared: Prepared) -> ComparedRecording:
+    return ComparedRecording(
         prepared.source,
         prepared.report,
         prepared.kernels,

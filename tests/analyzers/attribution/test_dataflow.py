@@ -35,7 +35,7 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
         named=np.array([(named or {}).get(n, -1) for n in range(count)], np.int64),
         layer=np.array([layer for _, layer in owners], np.int64),
         role=np.array([component for component, _ in owners], np.int64),
-        known=np.array(known, bool),
+        settled=np.array(known, bool),
         to_consumer=np.isin(np.arange(count), to_consumer),
         product=np.isin(np.arange(count), products),
     )

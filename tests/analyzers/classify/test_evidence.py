@@ -12,7 +12,7 @@ import pytest
 
 from spark_prof.analyzers.classify.classifier import classify, spelling
 from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, code_rows, opcode_counts
-from spark_prof.analyzers.classify.evidence import COUNTERS, Counter, Evidence, find_counter
+from spark_prof.analyzers.classify.evidence import COUNTERS, Counter, KernelEvidence, find_counter
 from spark_prof.traces.machine_code import read_machine_code
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from spark_prof.traces.readers.nsys_stats import nsys_stats_csv
@@ -35,15 +35,15 @@ Measured = tuple[str, str, float]
 """A kernel's name, a metric and its value."""
 
 
-def measured_all(*rows: Measured, capability: str | None = "12.1") -> Evidence:
+def measured_all(*rows: Measured, capability: str | None = "12.1") -> KernelEvidence:
     frame = [(name, launch, metric, value, "") for launch, (name, metric, value) in enumerate(rows)]
     columns = ["name", "launch", "metric", "value", "unit"]
-    return Evidence(pd.DataFrame(frame, columns=columns), capability)
+    return KernelEvidence(pd.DataFrame(frame, columns=columns), capability)
 
 
 def measured(
     values: dict[str, float], name: str = "k", capability: str | None = "12.1"
-) -> Evidence:
+) -> KernelEvidence:
     rows = ((name, metric, value) for metric, value in values.items())
     return measured_all(*rows, capability=capability)
 
@@ -170,7 +170,7 @@ def test_names_and_counters_agree_on_every_kernel_of_an_rtx_5090() -> None:
     for path in sorted((REAL / "ncu_rtx5090").glob("*.csv")):
         process = ncu_csv(path).processes[0]
         name = str(process.metrics["name"].iloc[0])
-        found = Evidence(process.metrics, "12.0")
+        found = KernelEvidence(process.metrics, "12.0")
         assert found.conflicts([name]) == ()
         assert (classify(name).engine == "tensor-core") == (path.name[:11] in USED_TENSOR_CORES)
         if found.label(name).evidence == "counter":
@@ -185,7 +185,7 @@ def test_nsys_names_find_the_counters_that_ncu_measured() -> None:
     for path in (REAL / "nsys_csv_rtx5090").glob("*.csv"):
         names |= set(next(nsys_stats_csv(path).windows).trace.gpu["name"].cat.categories)
     parts = [ncu_csv(path).processes[0].metrics for path in (REAL / "ncu_rtx5090").glob("*.csv")]
-    found = Evidence(pd.concat([part.astype({"name": str}) for part in parts]), "12.0")
+    found = KernelEvidence(pd.concat([part.astype({"name": str}) for part in parts]), "12.0")
     counted = [name for name in names if found.label(name).evidence == "counter"]
     assert len(counted) == 3
     assert found.conflicts(sorted(names)) == ()
@@ -306,7 +306,7 @@ BF16_CODE, FP8_CODE, NONE = (
 def test_machine_code_goes_before_the_name(
     name: str, opcodes: str, said: tuple[str, str | None, str | None]
 ) -> None:
-    label = Evidence(codes=[row(opcodes, name)]).label(name)
+    label = KernelEvidence(codes=[row(opcodes, name)]).label(name)
     assert (label.engine, label.precision, label.weights) == said
     assert label.evidence == "sass"
 
@@ -324,13 +324,13 @@ def test_machine_code_goes_before_the_name(
 def test_what_a_product_unpacks_is_how_its_weights_are_stored(
     opcodes: str, weights: str | None
 ) -> None:
-    assert Evidence(codes=[row(opcodes)]).label("k").weights == weights
+    assert KernelEvidence(codes=[row(opcodes)]).label("k").weights == weights
 
 
 def test_pieces_that_disagree_leave_it_to_the_name() -> None:
-    agree = Evidence(codes=[row(BF16_CODE, GEMM), row(BF16_CODE + "\nFADD 3", GEMM)])
+    agree = KernelEvidence(codes=[row(BF16_CODE, GEMM), row(BF16_CODE + "\nFADD 3", GEMM)])
     assert agree.label(GEMM).evidence == "sass"
-    differ = Evidence(codes=[row(BF16_CODE, GEMM), row(NONE, GEMM)])
+    differ = KernelEvidence(codes=[row(BF16_CODE, GEMM), row(NONE, GEMM)])
     assert differ.label(GEMM).evidence == "name"
     assert differ.conflicts([GEMM]) == ()
     assert len(differ.codes([GEMM])) == 2
@@ -349,7 +349,9 @@ def test_pieces_that_disagree_leave_it_to_the_name() -> None:
 def test_contradictions_are_told_machine_code(opcodes: str, found: tuple[str, str] | None) -> None:
     told = [
         (conflict.by_name, conflict.evidence, conflict.found, conflict.basis)
-        for conflict in Evidence(codes=[row(opcodes, GEMM)]).conflicts([GEMM])
+        for conflict in KernelEvidence(codes=[row(opcodes, GEMM)]).conflicts([GEMM])
     ]
     assert told == ([("tensor-core bf16", "sass", *found)] if found else [])
-    assert Evidence(codes=[row(opcodes, "nobody knows it")]).conflicts(["nobody knows it"]) == ()
+    assert (
+        KernelEvidence(codes=[row(opcodes, "nobody knows it")]).conflicts(["nobody knows it"]) == ()
+    )

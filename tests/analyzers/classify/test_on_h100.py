@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.classify.evidence import CountedKernels, Evidence, evidence_of
+from spark_prof.analyzers.classify.evidence import CountedKernels, KernelEvidence, evidence_of
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.ncu_csv import ncu_csv
@@ -56,7 +56,7 @@ def test_counters_confirm_machine_code() -> None:
 @each_row("path", FILES)
 def test_no_name_contradicts_the_counters(path: Path) -> None:
     found = metrics(path)
-    assert Evidence(found, "9.0").conflicts(sorted(set(found["name"]))) == ()
+    assert KernelEvidence(found, "9.0").conflicts(sorted(set(found["name"]))) == ()
 
 
 def test_they_settle_the_engine_of_fifty_kernels() -> None:

@@ -14,7 +14,12 @@ import pytest
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.comparing.compare_sides import compare, setup_differences
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side, side_names
+from spark_prof.analyzers.comparing.comparison import (
+    ComparedRecording,
+    Comparison,
+    PhaseComparison,
+    side_names,
+)
 from spark_prof.analyzers.comparing.kernel_time import kernel_time
 from spark_prof.analyzers.comparing.obstacles import other_model
 from spark_prof.analyzers.instants import Work, attribute
@@ -40,17 +45,19 @@ SOURCES = (
 
 
 @pytest.fixture(scope="module")
-def qwen() -> Side:
+def qwen() -> ComparedRecording:
     return read_side(str(QWEN))
 
 
 @pytest.fixture(scope="module")
-def gpt() -> Side:
+def gpt() -> ComparedRecording:
     return read_side(str(GPT))
 
 
 @pytest.fixture(scope="module")
-def one_and_eight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Side, Side]:
+def one_and_eight(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[ComparedRecording, ComparedRecording]:
     """The steps of one recording with one request, and those with eight."""
     folder = tmp_path_factory.mktemp("sizes")
     one, eight = (read_side(str(window(GPT, folder / str(size), 0, 1, size))) for size in (1, 8))
@@ -64,7 +71,7 @@ def decode(found: Comparison) -> PhaseComparison:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_parts_add_up_to_the_whole(qwen: Side, source: Path) -> None:
+def test_parts_add_up_to_the_whole(qwen: ComparedRecording, source: Path) -> None:
     other = read_side(str(source))
     if not {"decode", "prefill"} & set(other.steps["phase"].astype(str)):
         with pytest.raises(CommandError, match="no steps of one phase"):
@@ -115,10 +122,10 @@ def test_some_steps_have_what_they_have_among_all(seed: int) -> None:
     gaps = np.stack([every.between, every.outside])[:, chosen]
     assert time.gaps_us * 1e3 == pytest.approx(gaps, abs=1e-6)
     began = [int(((start >= begin) & (start < finish)).sum()) for begin, finish in edges[chosen]]
-    assert time.ran.sum(axis=0).tolist() == began
+    assert time.call_counts.sum(axis=0).tolist() == began
 
 
-def test_a_recording_against_itself_differs_in_nothing(qwen: Side) -> None:
+def test_a_recording_against_itself_differs_in_nothing(qwen: ComparedRecording) -> None:
     found = compare(qwen, qwen)
     assert not found.setup
     for phase in found.phases:
@@ -128,7 +135,9 @@ def test_a_recording_against_itself_differs_in_nothing(qwen: Side) -> None:
 
 
 @pytest.mark.parametrize("what", ["experts", "o_proj", "layer 7", "gaps"])
-def test_a_slow_down_is_found_where_it_was_made(qwen: Side, tmp_path: Path, what: str) -> None:
+def test_a_slow_down_is_found_where_it_was_made(
+    qwen: ComparedRecording, tmp_path: Path, what: str
+) -> None:
     phase = decode(compare(qwen, read_side(str(slowed(QWEN, tmp_path / "slow", 0.05, what)))))
     assert phase.like.us == pytest.approx(0.05 * phase.like.a, rel=0.05)
     if what == "gaps":
@@ -142,7 +151,7 @@ def test_a_slow_down_is_found_where_it_was_made(qwen: Side, tmp_path: Path, what
         assert phase.parts[0].change.us == pytest.approx(0.05 * phase.like.a, rel=0.1)
 
 
-def test_another_mix_of_batch_sizes_is_no_speed_up(gpt: Side) -> None:
+def test_another_mix_of_batch_sizes_is_no_speed_up(gpt: ComparedRecording) -> None:
     """The same steps, of which side b has fewer with eight requests."""
     sizes = gpt.steps["decode_requests"]
     fewer = gpt.steps[(sizes != 8) | (gpt.steps.index % 4 == 0)].reset_index(drop=True)
@@ -154,7 +163,7 @@ def test_another_mix_of_batch_sizes_is_no_speed_up(gpt: Side) -> None:
 
 
 def test_without_a_batch_size_on_both_sides_nothing_is_told(
-    one_and_eight: tuple[Side, Side],
+    one_and_eight: tuple[ComparedRecording, ComparedRecording],
 ) -> None:
     one, eight = one_and_eight
     obstacle = decode(compare(one, eight)).obstacle
@@ -166,7 +175,7 @@ def test_without_a_batch_size_on_both_sides_nothing_is_told(
     assert decode(found).obstacle is not None
 
 
-def test_a_size_of_few_steps_takes_no_part_where_another_has_enough(gpt: Side) -> None:
+def test_a_size_of_few_steps_takes_no_part_where_another_has_enough(gpt: ComparedRecording) -> None:
     sizes = gpt.steps["decode_requests"].to_numpy()
     few = gpt.steps[(sizes == 8) | (np.cumsum(sizes == 1) <= 3)].reset_index(drop=True)
     phase = decode(compare(gpt, replace(gpt, steps=few)))
@@ -178,7 +187,7 @@ def test_a_size_of_few_steps_takes_no_part_where_another_has_enough(gpt: Side) -
     assert (obstacle.reason, obstacle.what, obstacle.a, obstacle.b) == ("steps", "1", "100", "3")
 
 
-def test_models_are_known_by_their_content(qwen: Side) -> None:
+def test_models_are_known_by_their_content(qwen: ComparedRecording) -> None:
     """Never by a name: neither that of a folder nor that of a trace."""
     config = dict(qwen.facts["model_config"])
 
@@ -209,7 +218,7 @@ def test_models_are_known_by_their_content(qwen: Side) -> None:
     assert any("whether both sides ran the same model" in note for note in found.notes)
 
 
-def test_sums_without_steps_are_refused(qwen: Side) -> None:
+def test_sums_without_steps_are_refused(qwen: ComparedRecording) -> None:
     with pytest.raises(CommandError, match="sums without steps"):
         compare(qwen, read_side(str(DATA / "proton" / "tree.hatchet")))
 
@@ -228,7 +237,9 @@ def test_several_recordings_add_up_and_are_their_mean(tmp_path: Path) -> None:
     assert not phase.like.sure
 
 
-def test_a_copy_counts_once_and_one_engine_start_is_told(qwen: Side, tmp_path: Path) -> None:
+def test_a_copy_counts_once_and_one_engine_start_is_told(
+    qwen: ComparedRecording, tmp_path: Path
+) -> None:
     found = compare([qwen, replace(qwen, source="copy")], qwen)
     assert found.sides == ((qwen,), (qwen,))
     assert found.assumed == 0.015
@@ -275,7 +286,7 @@ def test_names_are_short_and_apart() -> None:
         assert max(map(len, names)) <= 28
 
 
-def differ(side: Side, **facts: Any) -> Mapping[str, tuple[str, str, str]]:
+def differ(side: ComparedRecording, **facts: Any) -> Mapping[str, tuple[str, str, str]]:
     """Group and values of each difference, by name, once side b has other facts."""
     other = replace(side, facts={**side.facts, **facts})
     return {each.name: (each.group, each.a, each.b) for each in setup_differences(side, other)}
@@ -295,11 +306,13 @@ def differ(side: Side, **facts: Any) -> Mapping[str, tuple[str, str, str]]:
          "device_after_steps.sm_mhz", "GPU"),
     ],
 )  # fmt: skip
-def test_what_matters_is_told(qwen: Side, name: str, value: Any, told: str, group: str) -> None:
+def test_what_matters_is_told(
+    qwen: ComparedRecording, name: str, value: Any, told: str, group: str
+) -> None:
     assert differ(qwen, **{name: value})[told][0] == group
 
 
-def test_a_word_of_the_command_is_told_with_its_option(qwen: Side) -> None:
+def test_a_word_of_the_command_is_told_with_its_option(qwen: ComparedRecording) -> None:
     run = qwen.report.run
     command = run.command.replace("--batch 1", "--batch 8")
     other = replace(qwen, report=replace(qwen.report, run=replace(run, command=command)))
@@ -307,7 +320,7 @@ def test_a_word_of_the_command_is_told_with_its_option(qwen: Side) -> None:
     assert (found.group, found.name, found.a, found.b) == ("command", "--batch", "1", "8")
 
 
-def test_hostile_facts_are_bounded(qwen: Side) -> None:
+def test_hostile_facts_are_bounded(qwen: ComparedRecording) -> None:
     nested: Any = "end"
     for _ in range(900):
         nested = {"x" * 1000: nested}

@@ -12,7 +12,7 @@ import pytest
 from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.comparison import Comparison, Obstacle
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.outcome import outcome_of as outcome_of_comparison
+from spark_prof.analyzers.comparing.outcome import outcome_of
 from spark_prof.analyzers.comparing.threshold_expression import Expression, parse
 from spark_prof.analyzers.comparing.thresholds import (
     METRICS,
@@ -20,7 +20,7 @@ from spark_prof.analyzers.comparing.thresholds import (
     Reading,
     _findings,
     check,
-    outcome_of,
+    gate_outcome_of,
 )
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
@@ -96,7 +96,7 @@ def test_wall_time_of_eager_runs_is_no_gate(eager: Comparison) -> None:
                 check(eager, [parse(f"{metric} {bound}")])
     assert check(replace(eager, eager=(True, False)), [parse("decode_us > 3ms")])
     [checked] = check(eager, [parse("kernels > 3%")])
-    outcome = outcome_of_comparison(eager)
+    outcome = outcome_of(eager)
     assert outcome.change is not None
     assert (checked.reading.change.us, checked.outcome) == (outcome.change.us, "passed")
 
@@ -131,7 +131,7 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
     """Of a figure of 100: its change in us is its change in per cent."""
     us = (low + high) / 2
     change = Change(100, 100 + us, us, low, high)
-    assert outcome_of(parse(f"decode_us {limit}"), Reading("time", change)) == outcome
+    assert gate_outcome_of(parse(f"decode_us {limit}"), Reading("time", change)) == outcome
 
 
 @each_row(

@@ -50,7 +50,9 @@ def test_bytes_are_conserved_and_idle_time_has_its_own() -> None:
     found = equations(run).solve(run.sampled)
     assert found.conserved == pytest.approx(1.0, abs=1e-3)
     assert found.idle_rate == pytest.approx(50.0, rel=0.05)
-    assert found.amount @ equations(run).seen == pytest.approx(run.bytes.sum() * 40, rel=0.005)
+    assert found.amount @ equations(run).sampled_calls == pytest.approx(
+        run.bytes.sum() * 40, rel=0.005
+    )
 
 
 @each_row("late_ns", [-7_000, -600, 600, 3_000])

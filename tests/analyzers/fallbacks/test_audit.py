@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.fallbacks.audit_rows import AuditRow, Engine
+from spark_prof.analyzers.fallbacks.audit_rows import AuditRow, EngineSetup
 from spark_prof.analyzers.fallbacks.engine_facts import (
     differences,
     engine_of_facts,
@@ -176,8 +176,8 @@ CONFIG = (
 @each_row(
     ("lines", "wanted"),
     [
-        ((), vars(Engine())),
-        (("vLLM API server version 0.24.0", CONFIG), vars(Engine(
+        ((), vars(EngineSetup())),
+        (("vLLM API server version 0.24.0", CONFIG), vars(EngineSetup(
             vllm="0.24.0", quantization="modelopt_fp4", eager=False, serves=True,
             graph_mode="FULL_AND_PIECEWISE", graph_sizes=(1, 2, 4, 8), prefix_caching=False,
             moe_backend="marlin", kv_cache="fp8_e4m3"))),
@@ -211,8 +211,8 @@ def test_the_engine_that_wrote(lines: tuple[str, ...], wanted: dict[str, object]
 
 
 def test_a_recording_without_configuration_tells_what_it_has() -> None:
-    assert engine_of_facts({}, []) == Engine()
-    assert engine_of_facts({"execution": "eager"}, ["vllm", "serve", "m"]) == Engine(
+    assert engine_of_facts({}, []) == EngineSetup()
+    assert engine_of_facts({"execution": "eager"}, ["vllm", "serve", "m"]) == EngineSetup(
         eager=True, serves=True
     )
     for strange in ({"gpu": 3}, {"engine_config": {"cache_config": 4}}, {"environment": {"A": 1}}):
@@ -250,7 +250,7 @@ def test_breakable_graphs_are_a_mode(
 
 def test_two_sources_are_one_engine_or_differ() -> None:
     recorded = engine_of_facts(facts(cudagraph_capture_sizes="[1, 2]"), [])
-    logged = Engine(vllm="0.26.0", prefix_caching=True)
+    logged = EngineSetup(vllm="0.26.0", prefix_caching=True)
     assert differences(recorded, logged) == ()
     assert merged(recorded, logged) == replace(recorded, prefix_caching=True)
     assert len(differences(recorded, replace(logged, vllm="0.24.0", eager=True))) == 2

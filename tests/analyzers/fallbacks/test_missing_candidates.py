@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, Engine, EvidenceSource
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, EngineSetup, EvidenceSource
 from spark_prof.analyzers.fallbacks.causes import cause_of
-from spark_prof.analyzers.fallbacks.layer_groups import Group
+from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 from spark_prof.rules.backend_order import order_of
 from tests.analyzers.fallbacks.runs import log
@@ -133,8 +133,8 @@ def test_without_a_list_the_recorded_variables_tell(
     vllm: str, environment: dict[str, str], variable: str
 ) -> None:
     ran = EvidenceSource("engine", "MarlinExperts Fp8MoeBackend.MARLIN", "Marlin", "16-bit")
-    group = Group("experts", "moe", "fp8", ("fp8", "fp8"), 48, [ran])
-    engine = Engine(vllm=vllm, capability="10.0", environment=tuple(environment.items()))
+    group = LayerGroup("experts", "moe", "fp8", ("fp8", "fp8"), 48, [ran])
+    engine = EngineSetup(vllm=vllm, capability="10.0", environment=tuple(environment.items()))
     cause = cause_of(group, engine, ())
     assert cause is not None
     assert cause.id == ("disabled" if variable else "unknown")
@@ -146,9 +146,9 @@ def test_without_a_list_the_recorded_variables_tell(
 @each_row(("vllm", "cause"), [("0.24.0", "forced"), ("0.28.0", "forced"), ("0.29.0", "unknown")])
 def test_marlin_is_forced_as_long_as_vllm_reads_the_variable(vllm: str, cause: str) -> None:
     ran = EvidenceSource("engine", "MarlinFP8ScaledMMLinearKernel", "Marlin", "16-bit")
-    group = Group("qkv", "linear", "fp8", ("fp8", "fp8"), 48, [ran])
+    group = LayerGroup("qkv", "linear", "fp8", ("fp8", "fp8"), 48, [ran])
     environment = (("VLLM_TEST_FORCE_FP8_MARLIN", "1"),)
-    found = cause_of(group, Engine(vllm=vllm, capability="9.0", environment=environment), ())
+    found = cause_of(group, EngineSetup(vllm=vllm, capability="9.0", environment=environment), ())
     assert found is not None
     assert found.id == cause
 
@@ -156,10 +156,12 @@ def test_marlin_is_forced_as_long_as_vllm_reads_the_variable(vllm: str, cause: s
 def test_a_backend_that_somebody_asked_for_is_judged_by_its_format() -> None:
     """Humming computes FP4 weights with 16-bit activations: who asks for it has asked for that."""
     ran = EvidenceSource("engine", "HummingExperts NvFp4MoeBackend.HUMMING", "Humming", "16-bit")
-    group = Group("experts", "moe", "nvfp4", ("nvfp4", "nvfp4"), 48, [ran])
-    asked = cause_of(group, Engine(vllm="0.33.0", capability="12.1", moe_backend="humming"), ())
+    group = LayerGroup("experts", "moe", "nvfp4", ("nvfp4", "nvfp4"), 48, [ran])
+    asked = cause_of(
+        group, EngineSetup(vllm="0.33.0", capability="12.1", moe_backend="humming"), ()
+    )
     assert asked is not None
     assert (asked.id, asked.why) == ("forced", "--moe-backend humming")
-    hopper = cause_of(group, Engine(vllm="0.33.0", capability="9.0"), ())
+    hopper = cause_of(group, EngineSetup(vllm="0.33.0", capability="9.0"), ())
     assert hopper is not None
     assert hopper.id == "architecture"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.fallbacks.audit_rows import Audit, Engine, KnownIssue
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, EngineSetup, KnownIssue
 from spark_prof.analyzers.fallbacks.verdict import VERDICTS, Verdict, verdicts_of_audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
@@ -53,10 +53,10 @@ def test_every_kind_of_verdict_is_in_some_log() -> None:
 def test_a_known_issue_is_told_before_nothing_to_change() -> None:
     issue = KnownIssue("x", "speed", "experts are slow", "21 % slower", "0.28", "0.33", "", "",
                        "vllm-project/vllm#1", (), "", "", "use another", "")  # fmt: skip
-    verdicts = verdicts_of_audit(Audit(Engine(), known_issues=(issue,)), ())
+    verdicts = verdicts_of_audit(Audit(EngineSetup(), known_issues=(issue,)), ())
     assert verdict_sentence(verdicts) == (
         "Known issue of this vLLM (vllm-project/vllm#1): experts are slow."
     )
     misleading = replace(issue, kind="message")
-    verdicts = verdicts_of_audit(Audit(Engine(), known_issues=(misleading,)), ())
+    verdicts = verdicts_of_audit(Audit(EngineSetup(), known_issues=(misleading,)), ())
     assert verdicts[0].kind == "not-looked"

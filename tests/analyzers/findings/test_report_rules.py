@@ -10,7 +10,7 @@ import pytest
 from spark_prof.analyzers.breakdown import Copies, CopyRow, code_of, conflicts_of
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.classify.code_rows import code_row, opcode_counts
-from spark_prof.analyzers.classify.evidence import Evidence
+from spark_prof.analyzers.classify.evidence import KernelEvidence
 from spark_prof.analyzers.findings.ranking import PAGES, RULES, findings_of
 from spark_prof.analyzers.model import ClockRow, Collectives, Lateness, RankRow, Report
 from spark_prof.analyzers.recorded_run import Clocks, Gpu
@@ -60,7 +60,7 @@ def coded(name: str, opcodes: str, architecture: str = "sm_121", suffix: str = "
     code = code_row(opcode_counts(opcodes), name=name, architecture=architecture, suffix=suffix,
                     instructions=129, registers=40)  # fmt: skip
     kernels = (*HEALTHY.kernels, kernel(name, "experts", 5000.0))
-    evidence = Evidence(codes=[code])
+    evidence = KernelEvidence(codes=[code])
     return replace(HEALTHY, kernels=kernels, machine_code=code_of(evidence, kernels),
                    conflicts=conflicts_of(evidence, kernels))  # fmt: skip
 

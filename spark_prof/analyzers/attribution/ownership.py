@@ -17,7 +17,7 @@ PROOFS = np.array([BASIS[name] for name in BASIS_CLASSES["proven"]])
 
 
 @dataclass
-class Evidence:
+class Ownership:
     """What is known of kernels or launches so far; arrays have one entry each."""
 
     component: Integers  # code, -1 for none
