@@ -102,7 +102,7 @@ _SHOWN_SECTIONS = 3
 class NotebookComparison(compare_report.Compared):
     """A comparison that a cell can end with: it shows its answer and the parts of the difference.
 
-    spark_prof.compare("before", "after").found[0].phases[0].like.us
+    spark_prof.compare("before", "after").comparisons[0].phases[0].like.us
     """
 
     def _repr_html_(self) -> str:

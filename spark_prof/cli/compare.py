@@ -122,7 +122,7 @@ def _failed(compared: Compared, strict: bool) -> bool:
     from spark_prof.dashboards.compare_gate import reason
 
     failed = False
-    for found, checked in zip(compared.found, compared.gate, strict=False):
+    for found, checked in zip(compared.comparisons, compared.gate, strict=False):
         for each in checked:
             if each.outcome != "passed":
                 say(f"gate {reason(each, found.names)}")

@@ -78,7 +78,7 @@ def show(sources: Sources) -> None:
     for section in (
         compare_sections.engines(phase, sides),
         compare_sections.setup(found, sides),
-        compare_sections.others(found, sides),
+        compare_sections.whole_figures(found, sides),
         compare_sections.findings(found, sides),
         compare_sections.notes(found, sides),
     ):

@@ -24,7 +24,7 @@ def show(sources: Sources) -> None:
     for drawn in (
         conversion_section.attributed(shown.report),
         conversion_section.repeated(shown.report),
-        conversion_section.others(shown.report),
+        conversion_section.uncounted(shown.report),
     ):
         widgets.section(drawn)
 
