@@ -82,8 +82,12 @@ def _sections(compared: Compared) -> Iterator[Section]:
         yield compare_gate.gate(limits)
     yield compare_sections.compared(compared.comparisons)
     for names, comparison in pairs:
-        for part in _of_one(comparison, names):
-            yield replace(part, title=f"{names.b}: {part.title}") if len(pairs) > 1 else part
+        for table_section in _of_one(comparison, names):
+            yield (
+                replace(table_section, title=f"{names.b}: {table_section.title}")
+                if len(pairs) > 1
+                else table_section
+            )
 
 
 def _of_one(comparison: Comparison, names: Names) -> Iterator[Section]:

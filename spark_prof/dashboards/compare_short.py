@@ -107,11 +107,13 @@ def _of_one(
     phase = comparison.phase(outcome.phase)
     assert phase is not None
     other_phases = [
-        other for other in comparison.phases if other is not phase and not other.obstacle
+        other_phase
+        for other_phase in comparison.phases
+        if other_phase is not phase and not other_phase.obstacle
     ]
     sizes = compare_sections.steps(phase, names)
     yield first_rows(sizes, _MOST_SIZES + (len(phase.sizes) > 1), "sizes")
-    yield from (_one_line(other, names) for other in other_phases)
+    yield from (_one_line(other_phase, names) for other_phase in other_phases)
     yield _largest_parts(phase, names, parts, kernels="kernels" in outcome.basis)
     differing = compare_sections.kernels(_by_change(phase), names)
     yield first_rows(replace(differing, intro=()), kernels)

@@ -319,23 +319,23 @@ def _short(result: TuneResult, width: int, *, typed: bool) -> Document:
 
 def _sections_of(whole: Document, result: TuneResult, most: int) -> Iterator[Section]:
     """Of the whole document's sections the first rows, and of what was not tried how many."""
-    for part in whole.sections:
-        if part.id == "tune_confirmed":
-            yield replace(part, intro=())
-        elif part.id == "tune_tried":
+    for whole_section in whole.sections:
+        if whole_section.id == "tune_confirmed":
+            yield replace(whole_section, intro=())
+        elif whole_section.id == "tune_tried":
             measured = [trial for trial in result.tried if trial.verdict != "not tried"]
             tried = replace(_tried(measured), intro=_untried(result.tried))
             if tried.rows:
                 yield first_rows(section.without_empty_columns(tried), most)
             elif tried.intro:
                 yield listed(tried.id, tried.title, tried.intro)
-        elif part.id == "tune_left_out":
+        elif whole_section.id == "tune_left_out":
             yield _counted(result.left_out)
-        elif part.id == "tune_setup":
-            rows = tuple(row for row in part.rows if row[0] != "command")
-            yield replace(part, rows=rows)
+        elif whole_section.id == "tune_setup":
+            rows = tuple(row for row in whole_section.rows if row[0] != "command")
+            yield replace(whole_section, rows=rows)
         else:
-            yield first_rows(part, most)
+            yield first_rows(whole_section, most)
     yield _more()
 
 
