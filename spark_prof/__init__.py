@@ -89,8 +89,8 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookRepo
 
     named = source if isinstance(source, Bundle) else str(source)
     with nullcontext(source) if isinstance(source, Bundle) else opened(str(source)) as bundle:
-        found = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
-    return NotebookReport.of(found, named, rank)
+        summary = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
+    return NotebookReport.of(summary, named, rank)
 
 
 def compare(a: str | Path, b: str | Path, rank: int | None = None) -> NotebookComparison:
@@ -143,8 +143,8 @@ def why(
     if not sources:
         raise CommandError("why needs a source: a folder with a config.json, or a recording")
     rates = ",".join(map(str, measured))
-    asked = Asked(gpu_named(gpu), batch, tensor_parallel, context, rates, tuple(map(str, bench)))
-    return NotebookWhy.of(why_of([str(source) for source in sources], asked))
+    question = Asked(gpu_named(gpu), batch, tensor_parallel, context, rates, tuple(map(str, bench)))
+    return NotebookWhy.of(why_of([str(source) for source in sources], question))
 
 
 def doctor(
@@ -176,14 +176,14 @@ def doctor(
     from spark_prof.notebook import NotebookDiagnosis
 
     question = question_of(batch, context, ranks=tensor_parallel)
-    found = diagnose(
+    diagnosis = diagnose(
         None if source is None else str(source),
         None if log is None else Path(log),
         None if model is None else str(model),
         gpu,
         question,
     )
-    return NotebookDiagnosis.of(found)
+    return NotebookDiagnosis.of(diagnosis)
 
 
 def classify(

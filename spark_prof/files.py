@@ -56,9 +56,9 @@ def cache_folder() -> Path | None:
 
     None where neither XDG_CACHE_HOME nor a home folder is known, as in some containers.
     """
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(given):
-        return Path(given) / "spark-prof"
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(cache_home):
+        return Path(cache_home) / "spark-prof"
     try:
         return Path.home() / ".cache" / "spark-prof"
     except RuntimeError:

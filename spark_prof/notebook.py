@@ -41,7 +41,7 @@ class NotebookReport(Report):
     @classmethod
     def of(cls, report: Report, source: str | Bundle, rank: int | None) -> NotebookReport:
         """The same report, of a rank of that source."""
-        values = {each.name: getattr(report, each.name) for each in fields(Report)}
+        values = {field.name: getattr(report, field.name) for field in fields(Report)}
         return cls(**values, source=source, rank=rank)
 
     def _repr_html_(self) -> str:
@@ -79,9 +79,9 @@ class NotebookReport(Report):
         keys = rows[["phase", "component", "role", "name"]].astype(str).itertuples(index=False)
         of_calls = np.array([needs.get(tuple(key), (None, None)) for key in keys], np.float64)
         rows[["bound_us", "bytes"]] = of_calls.reshape(-1, 2) * rows[["calls"]].to_numpy()
-        known = [labels.get(key) for key in zip(rows["component"], rows["name"], strict=True)]
+        kernels = [labels.get(key) for key in zip(rows["component"], rows["name"], strict=True)]
         for name in ("engine", "precision", "evidence"):
-            rows[name] = [getattr(kernel, name, None) for kernel in known]
+            rows[name] = [getattr(kernel, name, None) for kernel in kernels]
         return rows.sort_values("us", ascending=False, ignore_index=True)
 
     def _needs(self) -> Mapping[tuple[Any, ...], tuple[float | None, float | None]]:
@@ -102,7 +102,7 @@ _SHOWN_SECTIONS = 3
 class NotebookComparison(compare_report.Compared):
     """A comparison that a cell can end with: it shows its answer and the parts of the difference.
 
-    spark_prof.compare("before", "after").found[0].phases[0].like.us
+    spark_prof.compare("before", "after").comparisons[0].phases[0].like.us
     """
 
     def _repr_html_(self) -> str:
@@ -128,7 +128,7 @@ class NotebookWhy(Why):
     @classmethod
     def of(cls, why: Why) -> NotebookWhy:
         """The same answer."""
-        return cls(**{each.name: getattr(why, each.name) for each in fields(Why)})
+        return cls(**{field.name: getattr(why, field.name) for field in fields(Why)})
 
     def _repr_html_(self) -> str:
         from spark_prof.dashboards.render.html_page import fragment
@@ -150,9 +150,9 @@ class NotebookDiagnosis(Diagnosis):
     """
 
     @classmethod
-    def of(cls, found: Diagnosis) -> NotebookDiagnosis:
+    def of(cls, diagnosis: Diagnosis) -> NotebookDiagnosis:
         """The same diagnosis."""
-        return cls(**{each.name: getattr(found, each.name) for each in fields(Diagnosis)})
+        return cls(**{field.name: getattr(diagnosis, field.name) for field in fields(Diagnosis)})
 
     def _repr_html_(self) -> str:
         from spark_prof.dashboards.render.html_page import fragment

@@ -57,9 +57,9 @@ def _without_arguments(argv: Sequence[str], words: list[str]) -> list[str]:
         if command and looks_random(word) and not (index and _A_MODEL.fullmatch(words[index - 1])):
             words[index] = HIDDEN
         if index and _SCRIPT_OPTION.fullmatch(words[index - 1]) and "$" in word:
-            wanted = secret_arguments(word)
+            secret_numbers = secret_arguments(word)
             for number in range(len(words) - index - 1):
-                if wanted is None or number in wanted:
+                if secret_numbers is None or number in secret_numbers:
                     words[index + 1 + number] = HIDDEN
     return words
 
@@ -82,7 +82,7 @@ def _value(value: Any, strength: int, depth: int) -> Any:
         items = _items(value, strength, depth)
         return items if isinstance(value, list) else tuple(items)
     if is_dataclass(value) and not isinstance(value, type):
-        entries = ((each.name, getattr(value, each.name)) for each in fields(value))
+        entries = ((field.name, getattr(value, field.name)) for field in fields(value))
         return replace(value, **{n: _value(e, name_strength(n), depth - 1) for n, e in entries})
     if strength and type(value) in (int, float) and not is_shown(str(value), strength):
         return HIDDEN
@@ -91,14 +91,14 @@ def _value(value: Any, strength: int, depth: int) -> Any:
 
 def _mapping(value: Mapping[Any, Any], strength: int, depth: int) -> dict[Any, Any]:
     named = next((value[k] for k in ("name", "Name", "key", "Key") if k in value), None)
-    known = name_strength(named) if isinstance(named, str) and " " not in named else 0
+    named_strength = name_strength(named) if isinstance(named, str) and " " not in named else 0
     result = {}
     for key, entry in value.items():
-        own = name_strength(key) if isinstance(key, str) else 0
-        if known and key in ("value", "Value"):
-            own = known
+        key_strength = name_strength(key) if isinstance(key, str) else 0
+        if named_strength and key in ("value", "Value"):
+            key_strength = named_strength
         result[redacted_text(key) if isinstance(key, str) else key] = _value(
-            entry, max(own, strength), depth - 1
+            entry, max(key_strength, strength), depth - 1
         )
     return result
 

@@ -109,8 +109,8 @@ def secret_arguments(script: str) -> set[int] | None:
     >>> secret_arguments('vllm serve m --api-key "$1"')
     {1}
     """
-    found = _referenced(script)
-    return None if found & {"@", "*"} else {int(name) for name in found if name.isdigit()}
+    names = _referenced(script)
+    return None if names & {"@", "*"} else {int(name) for name in names if name.isdigit()}
 
 
 def _named(match: re.Match[str]) -> str:
@@ -172,8 +172,8 @@ def _without_blocks(lines: list[str]) -> Iterator[str]:
                 one = not after or after.lstrip().startswith("-")
                 likely = (alone or (one and _KEY_LIKE.match(word))) and not value.startswith("-")
                 if word and likely and not is_shown(word, strength):
-                    shown = entry["value"].replace(word, HIDDEN, 1)
-                    line = f"{entry['indent']}{entry['lead']}{shown}"
+                    redacted_value = entry["value"].replace(word, HIDDEN, 1)
+                    line = f"{entry['indent']}{entry['lead']}{redacted_value}"
                 strength = 0
             elif entry and below:
                 value = _unquoted(entry["value"].strip().rstrip(","))
@@ -184,14 +184,14 @@ def _without_blocks(lines: list[str]) -> Iterator[str]:
                 continue
             else:
                 strength = 0
-        if found := _OPTION_END.search(line) or _OPTION_LINE.fullmatch(line):
-            strength, option = name_strength(found["name"]), True
+        if match := _OPTION_END.search(line) or _OPTION_LINE.fullmatch(line):
+            strength, option = name_strength(match["name"]), True
             alone = bool(_OPTION_LINE.fullmatch(line))
-        elif found := _KEY_LINE.fullmatch(line):
-            indent = _width(found["indent"]) + len(found["dash"])
-            dashed = bool(found["dash"])
-            strength, option = name_strength(found["name"]), False
-            block = bool(found["block"])
+        elif match := _KEY_LINE.fullmatch(line):
+            indent = _width(match["indent"]) + len(match["dash"])
+            dashed = bool(match["dash"])
+            strength, option = name_strength(match["name"]), False
+            block = bool(match["block"])
         yield line
 
 
@@ -227,16 +227,16 @@ def _without_referenced(text: str) -> str:
 
 
 def _without_arguments(match: re.Match[str]) -> str:
-    wanted = secret_arguments(match["script"])
-    if wanted is not None and not wanted:
+    secret_numbers = secret_arguments(match["script"])
+    if secret_numbers is not None and not secret_numbers:
         return match[0]
     number = -1
 
     def hidden(value: re.Match[str]) -> str:
         nonlocal number
         number += 1
-        shown = _quoted(value[2]) if wanted is None or number in wanted else value[2]
-        return value[1] + shown
+        word = _quoted(value[2]) if secret_numbers is None or number in secret_numbers else value[2]
+        return value[1] + word
 
-    shown = _ARGUMENT.sub(hidden, match["arguments"])
-    return match[0][: -len(match["arguments"])] + shown
+    arguments = _ARGUMENT.sub(hidden, match["arguments"])
+    return match[0][: -len(match["arguments"])] + arguments

@@ -141,10 +141,10 @@ def _decoded(text: str, depth: int) -> str:
 
 def _without_logins(text: str) -> Iterator[str]:
     """The text with the passwords of its URLs hidden."""
-    done = 0
+    position = 0
     for match in _URL_START.finditer(text):
         at = match.end()
-        if at < done:
+        if at < position:
             continue
         rest = _URL_REST.match(text, at)[0]  # type: ignore[index]
         if "@" not in rest:
@@ -157,9 +157,9 @@ def _without_logins(text: str) -> Iterator[str]:
         if not login:
             continue
         scheme = text[max(0, match.start() - 8) : match.start()]
-        yield text[done:at] + _hidden_userinfo(login, scheme)
-        done = at + len(login)
-    yield text[done:]
+        yield text[position:at] + _hidden_userinfo(login, scheme)
+        position = at + len(login)
+    yield text[position:]
 
 
 def _hidden_userinfo(login: str, scheme: str) -> str:
@@ -183,16 +183,16 @@ class _Names:
 
     def pieces(self) -> Iterator[str]:
         """The text in pieces, with what is secret hidden."""
-        text, done = self._text, 0
+        text, position = self._text, 0
         match = _NAME.search(text)
         while match:
             start, end = match.span()
             hidden = list(self._after(match[0], start, end))
-            for first, last, shown in hidden:
-                yield text[done:first] + shown
-                done = last
-            match = _NAME.search(text, max(done, end))
-        yield text[done:]
+            for first, last, replacement in hidden:
+                yield text[position:first] + replacement
+                position = last
+            match = _NAME.search(text, max(position, end))
+        yield text[position:]
 
     def _after(self, name: str, start: int, end: int) -> Iterator[tuple[int, int, str]]:
         """What is hidden after a name: from where to where, and what is shown instead."""
@@ -201,8 +201,8 @@ class _Names:
         argument = (self._program, name, "argument") in TAKEN
         if name in PROGRAM_NAMES and not argument:
             self._program = name
-        if (name[0] == "-" or argument) and (found := self._of_program(name, start, end)):
-            yield found
+        if (name[0] == "-" or argument) and (span := self._of_program(name, start, end)):
+            yield span
             return
         if text[end : end + 1] not in _AFTER_NAME:
             return
@@ -225,8 +225,8 @@ class _Names:
                 yield from self._drawn(name, assign.end() if assign else end)
             return
         if assign:
-            if found := self._assigned(name, start, assign, strength):
-                yield found
+            if span := self._assigned(name, start, assign, strength):
+                yield span
         elif name[0] == "-":
             yield from self._option_values(name, end)
         elif before in ("'", '"') and text[start - 2 : start - 1] in ("(", "["):
@@ -236,9 +236,9 @@ class _Names:
         """A value of any option or variable that looks like a key."""
         if gap := _OPTION_GAP.match(self._text, at):
             at = gap.end()
-        found = _DRAWN.match(self._text, at)
-        if found and looks_random(found[1]) and not _OF_A_MODEL.search(plain_name(name)):
-            yield found.start(1), found.end(1), HIDDEN
+        match = _DRAWN.match(self._text, at)
+        if match and looks_random(match[1]) and not _OF_A_MODEL.search(plain_name(name)):
+            yield match.start(1), match.end(1), HIDDEN
 
     def _name_object(self, at: int) -> None:
         """Remembers what a {"name": ..., "value": ...} is about."""
@@ -270,8 +270,8 @@ class _Names:
             return None if is_shown(text[at:close], strength) else (at, close, HIDDEN)
         if text[at] == "\n":
             return None
-        shown, end = _hidden_value(text, at, strength, name)
-        return None if shown is None else (at, end, shown)
+        replacement, end = _hidden_value(text, at, strength, name)
+        return None if replacement is None else (at, end, replacement)
 
     def _end_of_quote(self, start: int, at: int) -> int:
         """Where the quote ends that stands, with its backslashes, before the name."""
@@ -307,8 +307,8 @@ class _Names:
             rest = text[at : stop if stop >= 0 else None]
             if not re.search(r",\s*[\w.-]{1,64}\s*[:=]", rest):
                 return at, at + len(rest.rstrip()), HIDDEN
-        shown, end = _hidden_value(text, at, strength, name)
-        return None if shown is None else (at, end, shown)
+        replacement, end = _hidden_value(text, at, strength, name)
+        return None if replacement is None else (at, end, replacement)
 
     def _option_values(self, name: str, end: int) -> Iterator[tuple[int, int, str]]:
         """The values of an option, after white space or as the next items of a list."""
@@ -324,14 +324,14 @@ class _Names:
                 return
             if first and _SHORT_OPTION.match(text, content):
                 return
-            shown, last = _hidden_value(text, at, 2, name, alone=bool(opened))
+            replacement, last = _hidden_value(text, at, 2, name, alone=bool(opened))
             one_hyphen = name[1:2] != "-" and name_strength(name) == 1
             if one_hyphen and not _RANDOM.fullmatch(text[at:last]):
                 return  # of a text that was broken into lines
             if last == at or (not opened and _PROSE.fullmatch(text[at:last])):
                 return
-            if shown is not None:
-                yield at, last, shown
+            if replacement is not None:
+                yield at, last, replacement
             if not several:
                 return
             first = False
@@ -344,10 +344,10 @@ class _Names:
         space = _IN_LIST.match(text, end)
         if not space:
             return
-        shown, last = _hidden_value(text, space.end(), strength, "", alone=True)
+        replacement, last = _hidden_value(text, space.end(), strength, "", alone=True)
         names_only = re.fullmatch(r"[\"'\\]*[A-Z_]+[\"'\\]*", text[space.end() : last])
-        if shown is not None and text[last : last + 1] in ")]" and not names_only:
-            yield space.end(), last, shown
+        if replacement is not None and text[last : last + 1] in ")]" and not names_only:
+            yield space.end(), last, replacement
 
     def _of_program(self, name: str, start: int, end: int) -> tuple[int, int, str] | None:
         """What follows an option of a program that takes a secret without a name."""
@@ -442,11 +442,11 @@ def _hidden_brackets(text: str, at: int, opening: int, strength: int) -> tuple[s
         return None, end
     opened = _OPEN.search(inner)
     mark = opened["quote"] if opened else ""
-    shown = f"{mark}{HIDDEN}{mark}"
+    replacement = f"{mark}{HIDDEN}{mark}"
     if text[opening] == "{":
-        return shown, end
+        return replacement, end
     closing = {"[": "]", "(": ")"}[text[opening]]
-    return f"{text[at : opening + 1]}{shown}{closing}", end
+    return f"{text[at : opening + 1]}{replacement}{closing}", end
 
 
 def _closing(text: str, mark: str, start: int) -> int:
@@ -478,8 +478,8 @@ def _end(text: str, mark: str, start: int) -> int:
 def _balanced(text: str, opening: int) -> int:
     """Where the bracket ends that opens there; the end of the text where it does not."""
     depth, at = 0, opening
-    while found := _BRACKET.search(text, at):
-        mark, at = found[0], found.end()
+    while bracket := _BRACKET.search(text, at):
+        mark, at = bracket[0], bracket.end()
         if mark in "[({":
             depth += 1
         elif mark in "])}":

@@ -426,10 +426,10 @@ _SHOWN_WEAK = re.compile(
 
 def name_strength(name: str, query: bool = False) -> int:
     """0 for no secret, 1 for a name that others use as well, 2 for one that is only a secret's."""
-    found = _known_strength(name[-_LONGEST_NAME:], query)
-    if not found and name[:1] == "-" and name[1:2] != "-" and len(name) > 3:
+    strength = _known_strength(name[-_LONGEST_NAME:], query)
+    if not strength and name[:1] == "-" and name[1:2] != "-" and len(name) > 3:
         return _known_strength(name[2:][-_LONGEST_NAME:], query)  # -eNAME=value, -Dname=value
-    return found
+    return strength
 
 
 @lru_cache(maxsize=8192)
@@ -439,9 +439,9 @@ def _known_strength(name: str, query: bool) -> int:
     parent, _, last = name.rpartition(".")
     if parent and re.search(r"(?:^|[._-])(?:secrets|credentials)$", parent, re.I):
         return 2
-    for each in {last or name, name}:
-        plain = plain_name(each)
-        variable = each.lstrip("-").isupper()
+    for candidate in {last or name, name}:
+        plain = plain_name(candidate)
+        variable = candidate.lstrip("-").isupper()
         for pattern, rule in _NAME_RULES:
             if (rule.where == "variable" and not variable) or (rule.where == "query" and not query):
                 continue
@@ -455,9 +455,9 @@ def name_of_short_form(option: str) -> int:
     head, dash, part = option.lstrip("-").replace("_", "-").lower().rpartition("-")
     if not dash or not part:
         return 0
-    known = re.fullmatch(_CUT_HEADS, head)
+    head_match = re.fullmatch(_CUT_HEADS, head)
     for word in ("password", "passphrase", "token", "secret", "key", "credentials"):
-        cut = word != part and word.startswith(part) and (known or len(part) >= 3)
+        cut = word != part and word.startswith(part) and (head_match or len(part) >= 3)
         if cut and (strength := name_strength(f"--{head}-{word}")):
             return strength
     return 0
@@ -476,8 +476,8 @@ def _is_ordinary(plain: str) -> bool:
     if re.search(r"password|passwd|passphrase|secret|api_?key|credential", plain):
         return False
     return any(
-        ending in plain and not known.isdisjoint(plain.rpartition(ending)[0].split("_"))
-        for ending, known in ORDINARY_WORDS.items()
+        ending in plain and not words.isdisjoint(plain.rpartition(ending)[0].split("_"))
+        for ending, words in ORDINARY_WORDS.items()
     )
 
 

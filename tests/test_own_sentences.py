@@ -63,7 +63,6 @@ READ = {
     "ab/setting.py": {"self.result.missing"},
     "traces/merge_ranks.py": {"lost"},
     "profiler/launcher.py": {"bundle.meta.lost"},
-    "dashboards/compare_sections.py": {"told"},
 }
 """What is read elsewhere, each for a reason that is no reading of this program's own words."""
 

@@ -48,13 +48,13 @@ def test_kernels_as_a_frame_add_up_to_the_report():
 
 
 def test_a_comparison_shows_its_answer():
-    found = spark_prof.compare(DATA / "code-h100/dense-nvfp4", DATA / "code-h100/dense-awq")
-    assert repr(found).startswith("the kernels of dense-awq are 7.1 % slower than those of ")
-    drawn = found._repr_html_()
+    comparison = spark_prof.compare(DATA / "code-h100/dense-nvfp4", DATA / "code-h100/dense-awq")
+    assert repr(comparison).startswith("the kernels of dense-awq are 7.1 % slower than those of ")
+    drawn = comparison._repr_html_()
     assert "dense-awq are 7.1 % slower" in drawn
     assert "<script" not in drawn
     assert len(drawn) < 20_000
-    assert found.found[0].phases[0].phase == "decode"
+    assert comparison.comparisons[0].phases[0].phase == "decode"
 
 
 def test_figures_are_those_of_the_page():

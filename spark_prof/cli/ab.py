@@ -119,7 +119,7 @@ def ab(
     sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
     none = prefill.strip() in ("", "none")
     prompts = () if none else options.whole_numbers(prefill, "--prefill 128", most=_MOST)
-    wanted = Options(
+    settings = Options(
         folder, sizes, prompts, seconds, context, gate_tokens, not no_record, starts, timeout,
         time_anyway, text, at_once,
     )  # fmt: skip
@@ -127,8 +127,8 @@ def ab(
     if note := container_note(engine, (*other.options, *side.options)):
         options.say(note)
     result = run_ab(
-        engine, other, side, mode, wanted, sys.argv[1:], options.say,
-        lambda found: render_ab(found, Layout("html")),
+        engine, other, side, mode, settings, sys.argv[1:], options.say,
+        lambda interim: render_ab(interim, Layout("html")),
     )  # fmt: skip
     drawn = render_ab(result, options.run_layout(kind, limit, section), whole=all_sections)
     options.show_run(drawn, folder, result.failure)
@@ -149,16 +149,16 @@ def _apply(side: Side, words: list[str], kind: options.Format) -> int:
     if kind not in (options.Format.TEXT, options.Format.JSON):
         raise CommandError(f"--apply prints no {kind.value}; give --format json, or none")
     result = Path(words[0]) if len(words) == 1 and not Path(words[0]).is_dir() else None
-    found = side_of_result(result, side) if result else side
+    served_side = side_of_result(result, side) if result else side
     engine = engine_of_result(result) if result else engine_command(words) if words else None
     if engine is not None and engine.container is None:
         raise CommandError("--apply takes one result.json, or the docker run that shall serve")
-    started = shlex.join(container_serve(found, engine)) if engine else ""
-    serve = started or serve_line(found)
+    started = shlex.join(container_serve(served_side, engine)) if engine else ""
+    serve = started or serve_line(served_side)
     if kind is options.Format.JSON:
         record = {
-            "environment": exports_of(found),
-            "options": found.options,
+            "environment": exports_of(served_side),
+            "options": served_side.options,
             "serve": serve or "vllm serve MODEL",
         }
         print(json.dumps(record, indent=2))
@@ -170,11 +170,11 @@ def _apply(side: Side, words: list[str], kind: options.Format) -> int:
         options.say('start it with: eval "$(spark-prof ab --apply ...)"')
         return 0
     # The lines are evaluated: all of them, or none.
-    for line in list(lines_of(found)):
+    for line in list(lines_of(served_side)):
         print(line)
     if serve:
         readable = serve.isprintable() and len(serve) <= _LONGEST_SERVE
-        names = (word.partition("=")[0] for word in found.options)
+        names = (word.partition("=")[0] for word in served_side.options)
         whole = next((name.partition(".")[0] for name in names if "." in name), "")
         beside = f"; where you give {whole} yourself, put it into that" if whole else ""
         options.say(

@@ -83,21 +83,25 @@ class _Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, each with a word for its value."""
-        found: list[Any] = super().get_params(ctx)
-        for each in found:
-            typed = each.display_type(ctx).strip("<>") if hasattr(each, "display_type") else ""
-            if each.param_type_name == "argument":
-                each.metavar = each.metavar or each.name.upper()
-                each.display_type = lambda _: ""
-            elif each.metavar is None and typed and not each.is_flag:
+        parameters: list[Any] = super().get_params(ctx)
+        for parameter in parameters:
+            typed = (
+                parameter.display_type(ctx).strip("<>")
+                if hasattr(parameter, "display_type")
+                else ""
+            )
+            if parameter.param_type_name == "argument":
+                parameter.metavar = parameter.metavar or parameter.name.upper()
+                parameter.display_type = lambda _: ""
+            elif parameter.metavar is None and typed and not parameter.is_flag:
                 kind = typed.removeprefix("list[").rstrip("]").removesuffix(" range")
-                each.metavar = _TAKES.get(each.name, _TAKES.get(kind, kind))
-        return found
+                parameter.metavar = _TAKES.get(parameter.name, _TAKES.get(kind, kind))
+        return parameters
 
 
 app.add_typer(kernels.group)
-for each in (*app.registered_commands, *kernels.group.registered_commands):
-    each.cls = _Command
+for registered in (*app.registered_commands, *kernels.group.registered_commands):
+    registered.cls = _Command
 
 
 @app.callback(invoke_without_command=True)

@@ -60,12 +60,12 @@ def of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], tu
     from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import MachineCodeSource, fetched
 
-    with fetched(source) as found:
-        if isinstance(found, MachineCodeSource):
-            return _of_code(found.path, arch)
+    with fetched(source) as fetched_source:
+        if isinstance(fetched_source, MachineCodeSource):
+            return _of_code(fetched_source.path, arch)
         if arch:
             raise CommandError(f"{source} is no library; --arch chooses among the code of one")
-        with opened(found) as bundle:
+        with opened(fetched_source) as bundle:
             return list_bundle(bundle)
 
 

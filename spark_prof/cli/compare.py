@@ -29,7 +29,9 @@ def compare(
             "the same thing as A1,A2,A3.",
         ),
     ],
-    others: Annotated[list[str], typer.Argument(metavar="B", help="What is compared with it.")],
+    other_sources: Annotated[
+        list[str], typer.Argument(metavar="B", help="What is compared with it.")
+    ],
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
     all_sections: Annotated[
@@ -56,8 +58,8 @@ def compare(
 
     gates = [parse(text) for text in fail_on or ()]
     drawn_as = laid_out(format, out, limit, section)
-    if len(others) > _MOST:
-        raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
+    if len(other_sources) > _MOST:
+        raise CommandError(f"{len(other_sources) + 1} sides are too many; compare at most 26")
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
     from spark_prof.analyzers.comparing.comparison import side_names
     from spark_prof.analyzers.comparing.thresholds import check
@@ -67,11 +69,11 @@ def compare(
     from spark_prof.traces.checkpoint import is_model
     from spark_prof.traces.resolve import LoadTest
 
-    models = [source for source in (reference, *others) if is_model(source)]
-    if models and len(models) == len(others) + 1:
+    models = [source for source in (reference, *other_sources) if is_model(source)]
+    if models and len(models) == len(other_sources) + 1:
         again = shlex.join(["spark-prof", "why", *models])
         raise CommandError(f"these are models and no recordings; ask: {again}")
-    sides = [recordings_of(source) for source in (reference, *others)]
+    sides = [recordings_of(source) for source in (reference, *other_sources)]
     if sum(map(len, sides)) > _MOST_RECORDINGS:
         raise CommandError(
             f"{sum(map(len, sides))} recordings are too many; compare at most {_MOST_RECORDINGS}"
@@ -80,12 +82,12 @@ def compare(
         put(render_loads(_loads(sides, fail_on), drawn_as), out)
         return
     a, *rest = ([read_side(source, rank) for source in side] for side in sides)
-    first, *names = side_names([[each.source for each in side] for side in (a, *rest)])
-    found = tuple(
+    first, *names = side_names([[recording.source for recording in side] for side in (a, *rest)])
+    comparisons = tuple(
         compare_sides(a, side, (first, name)) for side, name in zip(rest, names, strict=True)
     )
-    gate = tuple(check(each, gates) for each in found) if gates else ()
-    compared = Compared(found, gate)
+    gate = tuple(check(comparison, gates) for comparison in comparisons) if gates else ()
+    compared = Compared(comparisons, gate)
     put(render_comparison(compared, drawn_as, whole=all_sections), out)
     if _failed(compared, strict):
         raise typer.Exit(1)
@@ -122,9 +124,9 @@ def _failed(compared: Compared, strict: bool) -> bool:
     from spark_prof.dashboards.compare_gate import reason
 
     failed = False
-    for found, checked in zip(compared.found, compared.gate, strict=False):
-        for each in checked:
-            if each.outcome != "passed":
-                say(f"gate {reason(each, found.names)}")
-                failed |= each.outcome == "failed" or strict
+    for comparison, checked in zip(compared.comparisons, compared.gate, strict=False):
+        for limit in checked:
+            if limit.outcome != "passed":
+                say(f"gate {reason(limit, comparison.names)}")
+                failed |= limit.outcome == "failed" or strict
     return failed

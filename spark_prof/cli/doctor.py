@@ -69,13 +69,13 @@ def model_ceilings(
     if measured and here and read:
         figure = Figure(read, f"measured on this machine, {measured.taken}")
         gpus = [replace(here, read_bandwidth=figure), *(gpu for gpu in gpus if gpu != here)]
-    shown = {gpu.short for gpu in gpus}
-    gpus += [gpu for gpu in GPUS if gpu.short not in shown]
-    found = ceilings_of(read_checkpoint(folder), question, gpus)
-    if not found.choices[0].step.read:
-        why = [line.rstrip(".") for line in found.model.lost[:_MOST_REASONS]]
+    short_names = {gpu.short for gpu in gpus}
+    gpus += [gpu for gpu in GPUS if gpu.short not in short_names]
+    ceilings = ceilings_of(read_checkpoint(folder), question, gpus)
+    if not ceilings.choices[0].step.read:
+        why = [line.rstrip(".") for line in ceilings.model.lost[:_MOST_REASONS]]
         raise CommandError(f"{folder} tells no weights: {'; '.join(why) or 'it holds none'}")
-    return found
+    return ceilings
 
 
 def doctor(
@@ -153,11 +153,11 @@ def doctor(
     from spark_prof.dashboards.doctor_report import render_diagnosis
 
     question = question_of(batch, context, drafts, accepted, ranks)
-    found = diagnose(
+    diagnosis = diagnose(
         source, log, model, gpu, question, container=container, measure=measure, rank=rank
     )
-    put(render_diagnosis(found, drawn_as, whole=all_sections), out)
-    if fail_on_findings and found.findings:
+    put(render_diagnosis(diagnosis, drawn_as, whole=all_sections), out)
+    if fail_on_findings and diagnosis.findings:
         raise typer.Exit(1)
 
 
@@ -213,8 +213,8 @@ def diagnose(
 
         machine = installed_in(started) if started else installed()
         findings = machine_findings(machine)
-    shown = (source, read.path if read else None, model)
-    subjects = [str(subject) for subject in shown if subject is not None]
+    inputs = (source, read.path if read else None, model)
+    subjects = [str(subject) for subject in inputs if subject is not None]
     return Diagnosis(
         ", ".join(subjects) or ("the container" if started else "this machine"),
         findings,
@@ -283,14 +283,14 @@ def _recognised(
     from spark_prof.traces.readers.engine_log import read_engine_log
     from spark_prof.traces.resolve import LoadTest, resolve
 
-    given = _read_log(log) if log else None
+    engine_log = _read_log(log) if log else None
     if source is None:
-        return source, given, model
+        return source, engine_log, model
     if model is None and is_model(source):
-        return None, given, source
+        return None, engine_log, source
     path = Path(source)
     try:
-        found = resolve(source)
+        input_source = resolve(source)
     except CommandError as error:
         # Whatever looked for a format of traces may have read it as a log already.
         read = error.log if isinstance(error, FormatError) else None
@@ -305,9 +305,13 @@ def _recognised(
             ) from error
         raise
     # What a server writes while it serves is what load generators print, too.
-    if isinstance(found, LoadTest) and log is None and (read := read_engine_log(path)).is_of_engine:
+    if (
+        isinstance(input_source, LoadTest)
+        and log is None
+        and (read := read_engine_log(path)).is_of_engine
+    ):
         return None, read, model
-    return source, given, model
+    return source, engine_log, model
 
 
 def gpu_named(name: str | None) -> Gpu | None:
@@ -316,11 +320,11 @@ def gpu_named(name: str | None) -> Gpu | None:
         return None
     from spark_prof.rules.gpus import GPUS, find_gpu
 
-    found = find_gpu(name)
-    if found is None:
-        known = ", ".join(gpu.short for gpu in GPUS)
-        raise CommandError(f"--gpu {name} is not known; known are {known}")
-    return found
+    named_gpu = find_gpu(name)
+    if named_gpu is None:
+        names = ", ".join(gpu.short for gpu in GPUS)
+        raise CommandError(f"--gpu {name} is not known; known are {names}")
+    return named_gpu
 
 
 def _of_source(
@@ -359,6 +363,6 @@ def _measured() -> Measured:
         raise CommandError(
             f"measuring needs torch ({error}); run it with the Python that runs vLLM"
         ) from error
-    found = measure(say)
-    say(f"wrote {keep_measured(found)}")
-    return found
+    ceilings = measure(say)
+    say(f"wrote {keep_measured(ceilings)}")
+    return ceilings

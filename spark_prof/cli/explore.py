@@ -84,20 +84,21 @@ def explore(
 
     serve(
         sources, rank or (), host, listening, allowed=allowed, token=token,
-        show=_on_desktop() if show is None else show, told=tell if kind is Answer.JSON else None,
+        show=_on_desktop() if show is None else show,
+        on_ready=tell if kind is Answer.JSON else None,
     )  # fmt: skip
 
 
-def _names(given: Sequence[str]) -> Sequence[str]:
-    if given:
+def _names(names: Sequence[str]) -> Sequence[str]:
+    if names:
         from spark_prof.explorer.access import canonical_name
 
-        for name in given:
+        for name in names:
             if canonical_name(name) is None:
                 raise CommandError(
                     f"--allow-host {name!r} is no host name; give it without http:// and port"
                 )
-    return given
+    return names
 
 
 def _token() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from spark_prof.cli.options import check_folder, say, whole_numbers
-from spark_prof.cli.written import told
+from spark_prof.cli.written import print_json_answer
 from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def export(
         else:
             with staged(out) as staging, opened(source) as bundle:
                 write_tables(bundle, selection, staging, chosen.value)
-    if not told("json" if as_json else "", "export", out, chosen.value, then=""):
+    if not print_json_answer("json" if as_json else "", "export", out, chosen.value, then=""):
         say(f"wrote {out}")
 
 

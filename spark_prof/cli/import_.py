@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, told
+from spark_prof.cli.written import Answer, AnswerOption, print_json_answer
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
@@ -31,7 +31,7 @@ def import_traces(
             "kernels in CUDA graphs take theirs from it."
         ),
     ] = None,
-    each: Annotated[
+    each_recording: Annotated[
         bool,
         typer.Option(
             "--each", help="Import every recording of a folder into a bundle of its own below OUT."
@@ -43,7 +43,7 @@ def import_traces(
     kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Make a bundle of what nsys, PyTorch's profiler, Proton, ncu or a load generator wrote."""
-    if each:
+    if each_recording:
         _import_each(files, out, like, engine, kind)
         return
     if engine is not Engine.LOCAL:
@@ -58,7 +58,7 @@ def import_traces(
         claim = stack.enter_context(Claim(out))
         paths = [stack.enter_context(fetched_path(file)) for file in files]
         bundle = import_files(paths, claim, like)
-    if told(kind, "import", out, "bundle", bundle.meta.lost, bundle=bundle):
+    if print_json_answer(kind, "import", out, "bundle", bundle.meta.lost, bundle=bundle):
         return
     ranks = ", ".join(map(str, bundle.ranks))
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
@@ -74,13 +74,15 @@ def _import_each(
 
     if len(files) != 1:
         raise CommandError("--each wants one folder of recordings")
-    done = import_each(files[0], out, like, engine)
-    failed = [(name, outcome.reason) for name, outcome in done if outcome.value is None]
+    outcomes = import_each(files[0], out, like, engine)
+    failed = [(name, outcome.reason) for name, outcome in outcomes if outcome.value is None]
     notes = [f"{name}: {reason}" for name, reason in failed]
     for line in notes:
         say(line)
-    if len(failed) == len(done):
-        raise CommandError(f"none of the {len(done)} recordings in {files[0]} could be imported")
-    if told(kind, "import", out, "bundles", notes):
+    if len(failed) == len(outcomes):
+        raise CommandError(
+            f"none of the {len(outcomes)} recordings in {files[0]} could be imported"
+        )
+    if print_json_answer(kind, "import", out, "bundles", notes):
         return
-    say(f"{len(done) - len(failed)} of {len(done)} recordings in {out}; {next_report(out)}")
+    say(f"{len(outcomes) - len(failed)} of {len(outcomes)} recordings in {out}; {next_report(out)}")

@@ -126,14 +126,14 @@ def check(
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
     drawn_as = laid_out(format, out, limit, section)
-    own = own_slot(name, slot)
+    user_slot = own_slot(name, slot)
     verdicts: list[Verdict] = []
     kernels: Sequence[ReplacementKernel] = ()
-    if own:
+    if user_slot:
         where, device_type = place_of(device)
-        candidate = own_candidate(str(name), own)
-        candidates = {"": replace(candidate, name=f"{own.value}={candidate.name}")}
-        say(f"checking {own.value}={name} on {where}")
+        candidate = own_candidate(str(name), user_slot)
+        candidates = {"": replace(candidate, name=f"{user_slot.value}={candidate.name}")}
+        say(f"checking {user_slot.value}={name} on {where}")
     else:
         from spark_prof.kernels.registry import by_check, find
 
@@ -147,12 +147,14 @@ def check(
         if cases:
             say(f"checking {cases} on {where}, {number} of {len(candidates)}")
         verdicts += runner.check(candidate, device_type)
-    found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
-    put(render_checks(found, drawn_as), out)
-    if found.number("failed"):
+    checked = Checked(tuple(kernels), where, device_type, tuple(verdicts))
+    put(render_checks(checked, drawn_as), out)
+    if checked.number("failed"):
         raise typer.Exit(1)
-    if not found.number("passed"):
-        raise CommandError(f"nothing could be checked on {found.where}; the skipped cases say why")
+    if not checked.number("passed"):
+        raise CommandError(
+            f"nothing could be checked on {checked.where}; the skipped cases say why"
+        )
 
 
 def own_slot(name: str | None, slot: Slot | None) -> Slot | None:
@@ -180,7 +182,7 @@ def _template_text(slot: Slot) -> str:
     return re.sub(_FOR_THIS_PROJECT, "", text)
 
 
-def place_of(wanted: Device, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
+def place_of(device: Device, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
     """Where to run, in words and as torch calls it; a kernel of the list is compiled to be sure.
 
     Raises:
@@ -192,7 +194,7 @@ def place_of(wanted: Device, kernel: ReplacementKernel | None = None) -> tuple[s
         raise CommandError(
             "PyTorch is not installed, on whose tensors kernels run; pip install torch"
         ) from error
-    if wanted is not Device.CPU and torch.cuda.is_available():
+    if device is not Device.CPU and torch.cuda.is_available():
         if kernel is not None:
             from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
 
@@ -200,7 +202,7 @@ def place_of(wanted: Device, kernel: ReplacementKernel | None = None) -> tuple[s
             architecture = architecture_of(torch.cuda.get_device_capability())
             compile_code(kernel.function("codes")()[0], architecture)
         return torch.cuda.get_device_name(), Device.CUDA.value
-    if wanted is Device.CUDA:
+    if device is Device.CUDA:
         raise CommandError("there is no GPU here that PyTorch can use; leave out --device cuda")
     if kernel is not None:
         from spark_prof.kernels.runtime.launch import RUNNERS

@@ -70,20 +70,20 @@ def bench(
 ) -> None:
     """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
     drawn_as = laid_out(format, out, limit, section)
-    own = own_slot(name, slot)
-    if own and (tune or save):
+    user_slot = own_slot(name, slot)
+    if user_slot and (tune or save):
         raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
-    if own in (Slot.NORM, Slot.ROUTER):
+    if user_slot in (Slot.NORM, Slot.ROUTER):
         raise CommandError(
-            f"bench times matrices and experts; what a {own.value} brings is told by"
-            f" `spark-prof ab --b {own.value}=FILE.py:FUNCTION`"
+            f"bench times matrices and experts; what a {user_slot.value} brings is told by"
+            f" `spark-prof ab --b {user_slot.value}=FILE.py:FUNCTION`"
         )
-    listed = () if own else _raced_kernels(name)
+    listed = () if user_slot else _raced_kernels(name)
     if not only_list:
         _on_gpu(listed)
-    request, recorded = asked(listed, models or (), tokens or (), source, name)
-    if own:
-        request = replace(request, custom=own_candidate(str(name), own))
+    request, recorded = bench_request(listed, models or (), tokens or (), source, name)
+    if user_slot:
+        request = replace(request, custom=own_candidate(str(name), user_slot))
     from spark_prof.dashboards.kernel_races import render_bench, render_work
 
     if only_list:
@@ -117,10 +117,10 @@ def tune(
     drawn_as = laid_out(format, out, limit, section)
     listed = _raced_kernels(name)
     _on_gpu(listed)
-    request, recorded = asked(listed, models or (), tokens or (), source, name)
+    request, recorded = bench_request(listed, models or (), tokens or (), source, name)
     if not tokens:
-        own = recorded.tokens if recorded else ()
-        request = replace(request, tokens=sorted({*own, *_TOKENS}))
+        recorded_tokens = recorded.tokens if recorded else ()
+        request = replace(request, tokens=sorted({*recorded_tokens, *_TOKENS}))
     seconds = 60 * minutes - _BESIDE_S
     report, right = _measured(replace(request, seconds=seconds, seconds_each=0.05, tune=True))
     from spark_prof.dashboards.kernel_races import render_bench
@@ -162,7 +162,7 @@ def _raced_kernels(name: str | None) -> Sequence[ReplacementKernel]:
     return raced
 
 
-def asked(
+def bench_request(
     kernels: Sequence[ReplacementKernel],
     models: Sequence[str],
     tokens: Sequence[int],
@@ -198,23 +198,23 @@ def asked(
     from spark_prof.datasets.opened import opened
 
     with opened(source) as bundle:
-        found = recorded_work(bundle)
+        run = recorded_work(bundle)
     slots = {kernel.slot for kernel in kernels}
-    work = [each for each in found.work if name is None or not slots or each.slots & slots]
+    work = [layer for layer in run.work if name is None or not slots or layer.slots & slots]
     request = replace(
         request,
-        tokens=tokens or found.tokens,
-        work=[(each.shape, each.format) for each in work],
+        tokens=tokens or run.tokens,
+        work=[(layer.shape, layer.format) for layer in work],
         recorded={
-            ((each.shape, each.format), count): ran
-            for each in work
-            for count, ran in each.ran.items()
+            ((layer.shape, layer.format), count): recorded
+            for layer in work
+            for count, recorded in layer.ran.items()
         },
     )
     if not request.pieces():
-        known = ", ".join(f"{'/'.join(each.slots)} in {each.format}" for each in found.work)
-        raise CommandError(f"{source} has no layer for {name}; its layers are {known}")
-    return request, found
+        layers = ", ".join(f"{'/'.join(layer.slots)} in {layer.format}" for layer in run.work)
+        raise CommandError(f"{source} has no layer for {name}; its layers are {layers}")
+    return request, run
 
 
 def _measured(request: Request) -> tuple[Report, bool]:
@@ -234,9 +234,9 @@ def _measured(request: Request) -> tuple[Report, bool]:
 
     device = torch.device("cuda", torch.cuda.current_device())
     report = Report(machine_of(device), measure_ceilings(device))
-    for found in run(request, device):
-        report.add(found)
-        say(cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what)
+    for outcome in run(request, device):
+        report.add(outcome)
+        say(cell_line(outcome, report.ceilings) if isinstance(outcome, Cell) else outcome.what)
     results = [r for cell in report.cells for r in cell.results if r.contestant == cell.subject]
     failures = [result for result in results if result.failed]
     if request.custom is None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.kernels import Device, group, place_of
-from spark_prof.cli.kernels_bench import FromOption, ModelOption, asked
+from spark_prof.cli.kernels_bench import FromOption, ModelOption, bench_request
 from spark_prof.cli.options import check_folder, say, write_whole
-from spark_prof.cli.written import Answer, AnswerOption, told
+from spark_prof.cli.written import Answer, AnswerOption, print_json_answer
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -67,20 +67,23 @@ def replay(
         count = tokens or 1
     else:
         listed = [kernel] if kernel.layer != "choice" else list(find("moe-w4a16"))
-        given = [tokens] if tokens else []
-        request, recorded = asked(listed, models or (), given, source, name)
+        token_counts = [tokens] if tokens else []
+        request, recorded = bench_request(listed, models or (), token_counts, source, name)
         piece = _one_of(request, kernel, shape, weights)
         count = tokens or (recorded.tokens[0] if recorded else 1)
     note = ""
-    ran = request.recorded.get((piece, count)) if request and kernel.layer != "choice" else None
-    if ran is not None:
+    recorded_kernels = (
+        request.recorded.get((piece, count)) if request and kernel.layer != "choice" else None
+    )
+    if recorded_kernels is not None:
         from spark_prof.dashboards.kernel_races import recorded_names
 
-        note = f"The recording took {ran.us:.2f} us a call for it: {recorded_names(ran)}."
+        names = recorded_names(recorded_kernels)
+        note = f"The recording took {recorded_kernels.us:.2f} us a call for it: {names}."
     text = replay_file(kernel, piece, count, out.name, *_where(recorded), note)
     write_whole(out, text)
     run = f"python {shlex.quote(str(out))}"
-    if not told(kind, "kernels replay", out, "program", [note] if note else (), run):
+    if not print_json_answer(kind, "kernels replay", out, "program", [note] if note else (), run):
         say(f"wrote {out}")
 
 
@@ -98,14 +101,14 @@ def _one_of(
     fitting: dict[str, Piece] = {}
     for piece in request.pieces():
         what, form = piece
-        written = text_of_shape(kernel, what)
+        shape_text = text_of_shape(kernel, what)
         slots = what.slots if isinstance(what, DenseShape) else {"moe", "router"}
-        if kernel.slot not in slots or shape not in (None, written):
+        if kernel.slot not in slots or shape not in (None, shape_text):
             continue
         if kernel.layer == "choice":
-            fitting.setdefault(f"--shape {written}", piece)
+            fitting.setdefault(f"--shape {shape_text}", piece)
         elif weights in (None, form):
-            fitting.setdefault(f"--shape {written} --weights {form}", piece)
+            fitting.setdefault(f"--shape {shape_text} --weights {form}", piece)
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     if not fitting:
@@ -121,8 +124,8 @@ def _where(recorded: RecordedRun | None) -> tuple[str, str, int]:
 
     if recorded is not None:
         major, _, minor = recorded.compute_capability.partition(".")
-        known = major.isdecimal() and minor.isdecimal()
-        architecture = architecture_of((int(major), int(minor))) if known else ""
+        has_capability = major.isdecimal() and minor.isdecimal()
+        architecture = architecture_of((int(major), int(minor))) if has_capability else ""
         return architecture, recorded.gpu, recorded.multiprocessors or _PROCESSORS
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -76,8 +76,8 @@ class LiveScreen:
 def live_screen(pieces: Path) -> LiveScreen | None:
     """The screen of a recording; None where a person would not see it."""
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
-    seen = sys.stdout.isatty() and sys.stderr.isatty() and not dumb
-    return LiveScreen(pieces) if seen else None
+    visible = sys.stdout.isatty() and sys.stderr.isatty() and not dumb
+    return LiveScreen(pieces) if visible else None
 
 
 @contextmanager

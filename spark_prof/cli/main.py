@@ -70,8 +70,8 @@ def _subcommand() -> list[str]:
     """The subcommand that was typed, for the parser's errors that do not say in which they are."""
     from spark_prof.cli.app import app as commands
 
-    callbacks = [each.callback for each in commands.registered_commands if each.callback]
-    return [word for word in sys.argv[1:2] if word in {each.__name__ for each in callbacks}]
+    callbacks = [row.callback for row in commands.registered_commands if row.callback]
+    return [word for word in sys.argv[1:2] if word in {callback.__name__ for callback in callbacks}]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, told
+from spark_prof.cli.written import Answer, AnswerOption, print_json_answer
 from spark_prof.dashboards.units import counted
 from spark_prof.errors import CommandError
 
@@ -57,14 +57,14 @@ def merge(
         bundle = move_clocks(bundle, shifts, lost)
     notes = []
     for process, shift in shifts.items():
-        done = "moved" if shift.applied else "left as they were"
+        outcome = "moved" if shift.applied else "left as they were"
         notes.append(
             f"{process}: clock {shift.offset_ns / 1e3:+,.1f} us "
             f"± {shift.uncertainty_ns / 1e3:,.1f} us against rank {shift.reference_rank}; "
-            f"times {done}"
+            f"times {outcome}"
         )
     notes += lost
-    if told(kind, "merge", out, "bundle", notes, bundle=open_bundle(out)):
+    if print_json_answer(kind, "merge", out, "bundle", notes, bundle=open_bundle(out)):
         return
     ranks = ", ".join(map(str, bundle.ranks))
     say(f"ranks {ranks} in {out}; {next_report(out)}")
@@ -88,22 +88,25 @@ def salvage(
     from spark_prof.profiler.launcher import quarters
     from spark_prof.traces.assemble import salvage as salvage_folder
 
-    found = salvage_folder(folder, progress=quarters(say))
-    missing = [line for rank in found.ranks for line in rank.missing]
-    if told(kind, "salvage", folder, "bundle", [*missing, *found.missing], bundle=found.bundle):
+    salvaged = salvage_folder(folder, progress=quarters(say))
+    missing = [line for rank in salvaged.ranks for line in rank.missing]
+    if print_json_answer(
+        kind, "salvage", folder, "bundle", [*missing, *salvaged.missing], bundle=salvaged.bundle
+    ):
         return
-    for line in _lines(found):
+    for line in _lines(salvaged):
         print(line)
-    if found.newly_assembled:
+    if salvaged.newly_assembled:
         say(f"{folder} is a bundle now; {next_report(folder)}")
     else:
-        say(f"{folder} is a whole bundle ({found.bundle.meta.state}); there is nothing to salvage")
+        state = salvaged.bundle.meta.state
+        say(f"{folder} is a whole bundle ({state}); there is nothing to salvage")
 
 
-def _lines(found: Salvage) -> list[str]:
+def _lines(salvaged: Salvage) -> list[str]:
     lines = []
-    for rank in found.ranks:
-        told = f"{counted(rank.steps, 'step')} and {counted(rank.kernels, 'kernel')}"
-        lines.append(f"rank {rank.rank}: {told} in {counted(rank.pieces, 'piece')}")
+    for rank in salvaged.ranks:
+        amount = f"{counted(rank.steps, 'step')} and {counted(rank.kernels, 'kernel')}"
+        lines.append(f"rank {rank.rank}: {amount} in {counted(rank.pieces, 'piece')}")
         lines += [f"  missing: {line}" for line in rank.missing]
-    return lines + [f"missing: {line}" for line in found.missing]
+    return lines + [f"missing: {line}" for line in salvaged.missing]

@@ -205,8 +205,8 @@ def format_by_ending(out: Path | None, endings: Mapping[str, Kind]) -> Kind:
     try:
         return endings["" if out is None else out.suffix.lower()]
     except KeyError:
-        known = ", ".join(filter(None, endings))
-        raise CommandError(f"{out} ends in none of {known}; say which --format it has") from None
+        names = ", ".join(filter(None, endings))
+        raise CommandError(f"{out} ends in none of {names}; say which --format it has") from None
 
 
 def terminal_width() -> int:

@@ -67,8 +67,8 @@ def query(
             return
         with os_errors(f"cannot write {out}"):
             if chosen is Format.PARQUET:
-                written = result.write_parquet()
-                with open(written, "rb") as source:
+                path = result.write_parquet()
+                with open(path, "rb") as source:
                     write_whole(out, lambda file: shutil.copyfileobj(source, file))
             else:
                 texts = WRITERS[chosen.value](result.columns, result.rows(), limit)

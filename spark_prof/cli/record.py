@@ -12,7 +12,7 @@ import typer
 
 from spark_prof.cli.live import closing_screen, live_screen
 from spark_prof.cli.options import next_report, say, whole_numbers
-from spark_prof.cli.written import Answer, AnswerOption, stdout_is_ours, told
+from spark_prof.cli.written import Answer, AnswerOption, print_json_answer, stdout_is_ours
 from spark_prof.errors import CommandError
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 
@@ -160,10 +160,10 @@ def record(
 
         with stdout_is_ours(answer), closing_screen(screen):
             bundle, code = record_command(command or [], settings, say, screen)
-    shown = out or folder.name
-    if told(answer, "record", shown, "bundle", bundle.meta.lost, None, bundle, code):
+    target = out or folder.name
+    if print_json_answer(answer, "record", target, "bundle", bundle.meta.lost, None, bundle, code):
         return 1 if code else 0
-    say(f"{steps_of(bundle.meta.tables)} in {shown}; {next_report(shown)}")
+    say(f"{steps_of(bundle.meta.tables)} in {target}; {next_report(target)}")
     if code:
         say(f"the command itself ended with exit code {code}")
     return 1 if code else 0
@@ -171,7 +171,7 @@ def record(
 
 def steps_of(tables: Mapping[str, int]) -> str:
     """How many steps there are; replicas of a model each have their own number."""
-    found = [n for name, n in tables.items() if name.startswith("steps-")]
-    least, most = min(found, default=0), max(found, default=0)
+    counts = [n for name, n in tables.items() if name.startswith("steps-")]
+    least, most = min(counts, default=0), max(counts, default=0)
     count = f"{least} steps" if least == most else f"{least} to {most} steps"
-    return count + (f" on each of {len(found)} ranks" if len(found) > 1 else "")
+    return count + (f" on each of {len(counts)} ranks" if len(counts) > 1 else "")

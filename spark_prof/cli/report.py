@@ -18,7 +18,7 @@ from spark_prof.cli.options import (
     put,
     say,
 )
-from spark_prof.cli.written import told
+from spark_prof.cli.written import print_json_answer
 from spark_prof.dashboards.section import Layout
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError, os_errors
@@ -89,10 +89,10 @@ def report(
     if isinstance(named, AbResult | Folder):
         one = (rank, layer, batch, measured, card)
         if bench or any(option is not None for option in one):
-            held = "a result of spark-prof ab or tune" if of_ab else "several recordings"
+            contents = "a result of spark-prof ab or tune" if of_ab else "several recordings"
             raise CommandError(
-                f"{source} holds {held}; --rank, --layer, --batch, --bench, --measured and --card "
-                "need one recording"
+                f"{source} holds {contents}; --rank, --layer, --batch, --bench, --measured and "
+                "--card need one recording"
             )
         if isinstance(named, Folder):
             put(report_dataset(named, drawn_as, engine, whole=all_sections), out)
@@ -114,13 +114,13 @@ def report(
     from spark_prof.traces.benchmarks.read import read_benchmark
 
     results = [read_benchmark(path) for path in bench or ()]
-    with fetched(named) as found:
-        if isinstance(found, LoadTest):
+    with fetched(named) as fetched_source:
+        if isinstance(fetched_source, LoadTest):
             from spark_prof.dashboards.dataset_report import render_clients
 
-            put(render_clients([read_benchmark(found.path), *results], drawn_as), out)
+            put(render_clients([read_benchmark(fetched_source.path), *results], drawn_as), out)
             return
-        with opened(found) as bundle:
+        with opened(fetched_source) as bundle:
             if share:
                 share_recording(bundle, share, drawn_as.kind)
                 return
@@ -170,9 +170,9 @@ def report_layer(
     from spark_prof.dashboards.sections import layer_section, run_section
 
     summary = summary_of(bundle, rank, batch=batch)
-    found = layer_of(summary, layer)
-    drawn = layer_section.one_layer(found, run_section.title(summary.report))
-    return draw(lambda: drawn, lambda: found, drawn_as)
+    one_layer = layer_of(summary, layer)
+    drawn = layer_section.one_layer(one_layer, run_section.title(summary.report))
+    return draw(lambda: drawn, lambda: one_layer, drawn_as)
 
 
 def share_recording(bundle: Bundle, out: Path, kind: str) -> None:
@@ -188,7 +188,7 @@ def share_recording(bundle: Bundle, out: Path, kind: str) -> None:
         for line in shared_lines(shared.sent):
             say(line)
         shared.write(out)
-    if told(kind, "report", out, "zip"):
+    if print_json_answer(kind, "report", out, "zip"):
         return
     say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, which holds what is listed above")
     say(next_report(out))

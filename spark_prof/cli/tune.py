@@ -39,9 +39,10 @@ def tune(
             "--try", metavar="SIDE", help="Also try this, written as for ab --b; repeatable."
         ),
     ] = None,
-    known: Annotated[
+    earlier_results: Annotated[
         list[Path] | None,
         typer.Option(
+            "--known",
             metavar="FOLDER",
             help="Start from earlier results of ab and tune in here, too; each is measured again.",
         ),
@@ -84,20 +85,20 @@ def tune(
         raise CommandError("--resume names the folder; leave out --out")
     folder = options.run_folder("tune", resume or out, text, "minutes", minutes, timeout)
     sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
-    wanted = TuneSettings(folder, minutes, sizes, context, gate_tokens, text, timeout)
+    settings = TuneSettings(folder, minutes, sizes, context, gate_tokens, text, timeout)
     allowed = Allowed(allow_requantize, allow_kv_dtype)
-    for folder_of_results in known or ():
+    for folder_of_results in earlier_results or ():
         if not folder_of_results.exists():
             raise CommandError(f"--known {folder_of_results}: there is no such folder")
-    asked = TuneChoices(
-        allowed, tuple(sides or ()), tuple(skip or ()), recording, tuple(known or ()),
+    request = TuneChoices(
+        allowed, tuple(sides or ()), tuple(skip or ()), recording, tuple(earlier_results or ()),
         resume is not None, only_list,
     )  # fmt: skip
     engine = (command_to_list if only_list else engine_command)(command or [])
     draw = partial(render_tune, layout=Layout("html"), typed=True)
     if (note := container_note(engine)) and not only_list:
         options.say(note)
-    result, table = run_tune(engine, wanted, asked, options.say, draw)
+    result, table = run_tune(engine, settings, request, options.say, draw)
     layout = options.run_layout(kind, limit, section)
     if only_list and not result.failure:
         print(render_candidates(table, layout, whole=all_sections))

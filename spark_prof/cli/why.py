@@ -57,5 +57,5 @@ def why(
     from spark_prof.dashboards.why_report import render_why
     from spark_prof.datasets.why_sides import Asked, why_of
 
-    asked = Asked(named, batch, ranks, context, measured or "", tuple(bench or ()))
-    put(render_why(why_of(sources, asked), drawn_as), out)
+    question = Asked(named, batch, ranks, context, measured or "", tuple(bench or ()))
+    put(render_why(why_of(sources, question), drawn_as), out)

@@ -54,11 +54,11 @@ class Written:
     schema: int = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
 
-def told(
+def print_json_answer(
     answer: str, command: str, path: Path | str, kind: Kind, notes: Sequence[str] = (),
     then: str | None = None, bundle: Bundle | None = None, exit_code: int | None = None,
 ) -> bool:  # fmt: skip
-    """Prints what was written where JSON is the answer; whether it did.
+    """Prints the record of a file where the answer is to be JSON; False where it is not.
 
     Args:
         then: what to type next, by default `report`.
@@ -67,7 +67,7 @@ def told(
     if answer != Answer.JSON:
         return False
     then = report_command(path) if then is None else then
-    found = Written(command, str(path), kind, then, tuple(notes), exit_code=exit_code)
+    record = Written(command, str(path), kind, then, tuple(notes), exit_code=exit_code)
     if bundle is not None:
         from spark_prof.analyzers.summary import summarize
 
@@ -75,11 +75,11 @@ def told(
             sum(n for name, n in bundle.meta.tables.items() if name.startswith(table))
             for table in ("steps-", "kernels-")
         )
-        found = replace(
-            found, state=bundle.meta.state, ranks=tuple(bundle.ranks), steps=steps, kernels=kernels,
-            coverage=summarize(bundle).coverage if kernels else None,
+        record = replace(
+            record, state=bundle.meta.state, ranks=tuple(bundle.ranks), steps=steps,
+            kernels=kernels, coverage=summarize(bundle).coverage if kernels else None,
         )  # fmt: skip
-    say_json(found)
+    say_json(record)
     return True
 
 
@@ -97,11 +97,11 @@ def stdout_is_ours(answer: Answer) -> Iterator[None]:
         yield
         return
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)

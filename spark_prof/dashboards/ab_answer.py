@@ -49,11 +49,11 @@ def headline(result: Result) -> tuple[tuple[str, str], ...]:
     run = chosen_run(result)
     figures: list[tuple[str, str]] = []
     if run and outcome_of(result) not in ("gate failed", "not live"):
-        found = run.estimate
-        if found.gain:
-            figures.append((f"per {_unit(run)}, {what_ran(run)}", _factor(found.gain)))
-        if found.saved_us:
-            figures.append(("saved", microseconds(found.saved_us.value)))
+        estimate = run.estimate
+        if estimate.gain:
+            figures.append((f"per {_unit(run)}, {what_ran(run)}", _factor(estimate.gain)))
+        if estimate.saved_us:
+            figures.append(("saved", microseconds(estimate.saved_us.value)))
         if (smallest := detectable_in(run, result.aa)) is not None:
             figures.append(("minimum detectable effect (80 % power)", share(smallest)))
     verdict = _verdict_of(result, run)
@@ -69,22 +69,22 @@ def doubts(result: Result) -> Iterator[str]:
         return
     moved = [
         f"{clean(row.component)} {microseconds(row.a_us)} to {microseconds(row.b_us)}"
-        for found in result.attributions
-        if (run.phase, run.requests) == ("decode", found.batch_size)
-        for row in found.moved
+        for attribution in result.attributions
+        if (run.phase, run.requests) == ("decode", attribution.batch_size)
+        for row in attribution.moved
     ]
     if moved:
         yield f"Changed too, though not swapped: {', '.join(moved)}."
-    for each in result.aa:
-        gain, least = each.test.estimate.gain, each.test.floor
-        steady = each.test.passed or each.captured_again or each.requests != run.requests
+    for control in result.aa:
+        gain, least = control.test.estimate.gain, control.test.floor
+        steady = control.test.passed or control.captured_again or control.requests != run.requests
         if not steady and gain and least is not None:
             yield (
                 f"The machine was not steady: side a is {_factor(gain)} as fast as itself, so that "
                 f"nothing below {100 * least:.2f} % counts."
             )
-    others = result.machine.others
-    if busy := kept_busy(others.highest if others else None):
+    busy_processors = result.machine.others
+    if busy := kept_busy(busy_processors.highest if busy_processors else None):
         yield f"Meanwhile {busy}."
 
 
@@ -100,12 +100,12 @@ def kept_busy(processors: float | None) -> str:
     return f"other programs kept up to {processors:.1f} processors busy"
 
 
-def interval(found: Interval | None) -> str:
+def interval(gain: Interval | None) -> str:
     """A confidence interval of a gain: 1.268 to 1.272."""
-    if found is None:
+    if gain is None:
         return MISSING
-    digits = _digits(found)
-    return f"{found.low:.{digits}f} to {found.high:.{digits}f}"
+    digits = _digits(gain)
+    return f"{gain.low:.{digits}f} to {gain.high:.{digits}f}"
 
 
 def times(run: Run) -> str:
@@ -147,8 +147,10 @@ def agreement(fraction: float | None) -> str:
 def _side(result: Result, place: int) -> str:
     """What a side is called: its own words, without those of both sides."""
     words = [clean(side.name).split() for side in result.sides]
-    own = [word for word in words[place] if words[0] == words[1] or word not in words[1 - place]]
-    name = " ".join(own) or "stock"
+    distinct = [
+        word for word in words[place] if words[0] == words[1] or word not in words[1 - place]
+    ]
+    name = " ".join(distinct) or "stock"
     return name if len(name) <= _LONGEST_SIDE else "ab"[place]
 
 
@@ -166,7 +168,7 @@ def _answer(result: Result) -> str:
         return "nothing was timed"
     if run.estimate.gain is None:
         return f"no gain can be told at {what_ran(run)}: {_short(run.estimate.missing)}"
-    tail = f"{_others(result, run)}; {_says(result, run)}"
+    tail = f"{_other_runs(result, run)}; {_same_answers(result, run)}"
     where = f"at {what_ran(run)}: {times(run)}"
     sure = f"(95 % {interval(run.estimate.gain)})"
     unit = f"per {_unit(run)}"
@@ -196,18 +198,19 @@ def _by(result: Result) -> str:
     return ", by quantization + kernel" if changed else ""
 
 
-def _others(result: Result, chosen: Run) -> str:
+def _other_runs(result: Result, chosen: Run) -> str:
     """Runs that say something else than the one that answers."""
     effect = effect_of(chosen, result.aa)
     other = [
-        f"{each} at {what_ran(run)}"
+        f"{other_effect} at {what_ran(run)}"
         for run in result.runs
-        if run is not chosen and (each := effect_of(run, result.aa)) not in (effect, "not told")
+        if run is not chosen
+        and (other_effect := effect_of(run, result.aa)) not in (effect, "not told")
     ]
     return f"; {', '.join(other)}" if other else ""
 
 
-def _says(result: Result, run: Run) -> str:
+def _same_answers(result: Result, run: Run) -> str:
     """Whether both sides say the same, as far as the positions that were compared decide it."""
     verdict = _verdict_of(result, run)
     if verdict is None or verdict.figures is None:
@@ -237,8 +240,8 @@ def _alone(verdict: Verdict) -> str:
         return "no layer was tried alone"
     passed = sum(layer.passed for layer in layers)
     of = "all" if passed == len(layers) > 1 else f"{count(passed)} of"
-    kept = all(layer.bits == "kept" for layer in layers)
-    does = "agree" if kept else "are within their bounds"
+    all_bits_kept = all(layer.bits == "kept" for layer in layers)
+    does = "agree" if all_bits_kept else "are within their bounds"
     return f"{of} {count(len(layers))} swapped layers {does}, each tried alone"
 
 
@@ -263,11 +266,11 @@ def _short(text: str) -> str:
     return f"{first}." if end else f"{text[: _LONGEST_REASON - 3]}..."
 
 
-def _factor(found: Interval) -> str:
-    return f"{found.value:.{_digits(found)}f} x"
+def _factor(gain: Interval) -> str:
+    return f"{gain.value:.{_digits(gain)}f} x"
 
 
-def _digits(found: Interval) -> int:
-    """As many that the interval has one or two of its own."""
-    half = found.half_width
+def _digits(gain: Interval) -> int:
+    """Decimals of a gain: enough for one or two figures of its interval's half-width."""
+    half = gain.half_width
     return 3 if not 0 < half < math.inf else min(max(math.ceil(-math.log10(half)), 2), 4)

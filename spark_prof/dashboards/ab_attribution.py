@@ -23,18 +23,18 @@ _MOST_NAMES = 3
 _MOST_COMPONENTS = 5
 
 
-def sections(found: Attribution, *, has_gain: bool, each_layer: bool) -> Iterator[Section]:
+def sections(attribution: Attribution, *, has_gain: bool, each_layer: bool) -> Iterator[Section]:
     """All that is said of one attribution."""
-    yield components(found, has_gain=has_gain)
-    yield proof(found, has_gain=has_gain)
+    yield components(attribution, has_gain=has_gain)
+    yield proof(attribution, has_gain=has_gain)
     if each_layer:
-        yield layers(found)
-    yield kernels(found)
+        yield layers(attribution)
+    yield kernels(attribution)
 
 
-def components(found: Attribution, *, has_gain: bool) -> Section:
+def components(attribution: Attribution, *, has_gain: bool) -> Section:
     """What each component saves, and how far that is from what was measured."""
-    gain = found.explained_us if found.gain_us is None else found.gain_us
+    gain = attribution.explained_us if attribution.gain_us is None else attribution.gain_us
     total = gain if has_gain else 0.0
     columns = (
         cells.Text("Component", "component"),
@@ -45,45 +45,47 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
         _Number("Kernels b", "kernels_b", optional=True),
         cells.Text("Swapped", lambda row: "yes" if row.touched else ""),
     )
-    rows = [row for row in found.components if row.a_us or row.b_us]
+    rows = [row for row in attribution.components if row.a_us or row.b_us]
     below: list[tuple[str, ...]] = []
-    if found.residual_us is not None:
-        part = share(found.residual_us / total) if total else MISSING
-        below.append(("residual", "", "", microseconds(found.residual_us), "", part, "", "", ""))
+    if attribution.residual_us is not None:
+        part = share(attribution.residual_us / total) if total else MISSING
+        below.append(
+            ("residual", "", "", microseconds(attribution.residual_us), "", part, "", "", "")
+        )
     step_us = [side.corrected_us if side.untraced_us is None else side.untraced_us
-               for side in (found.a, found.b)]  # fmt: skip
-    ran = (_number(found.a.kernels), _number(found.b.kernels))
-    below.append(("step", *map(microseconds, (*step_us, gain)), "", "", *ran, ""))
+               for side in (attribution.a, attribution.b)]  # fmt: skip
+    kernel_counts = (_number(attribution.a.kernels), _number(attribution.b.kernels))
+    below.append(("step", *map(microseconds, (*step_us, gain)), "", "", *kernel_counts, ""))
     intro = (
-        f"Mean decode step of {counted(found.batch_size, 'request')}: {found.a.steps:,} recorded "
-        f"steps of a, {found.b.steps:,} of b, gaps before kernels included, time in which several "
-        f"kernels run counted once. Taken off each gap: {microseconds(found.tracing_us)}, what "
-        "tracing cost on side a.",
-        *map(clean, found.notes),
+        f"Mean decode step of {counted(attribution.batch_size, 'request')}: "
+        f"{attribution.a.steps:,} recorded steps of a, {attribution.b.steps:,} of b, gaps before "
+        "kernels included, time in which several kernels run counted once. Taken off each gap: "
+        f"{microseconds(attribution.tracing_us)}, what tracing cost on side a.",
+        *map(clean, attribution.notes),
     )
-    title = f"Where it came from, batch {found.batch_size}"
-    return table(f"ab_components_{found.batch_size}", title, rows, columns, intro, below)
+    title = f"Where it came from, batch {attribution.batch_size}"
+    return table(f"ab_components_{attribution.batch_size}", title, rows, columns, intro, below)
 
 
-def proof(found: Attribution, *, has_gain: bool) -> Section:
+def proof(attribution: Attribution, *, has_gain: bool) -> Section:
     """What is claimed, and whether the recordings say so."""
     columns = (Column("Claim", "prose"), Column("Holds"), Column("Evidence", "prose"))
     rows = [
-        *_ran(found.proofs),
-        _moved(found.moved),
-        *_other_kernels("appeared", found.appeared),
-        *_other_kernels("vanished", found.vanished),
-        _adds_up(found, has_gain),
+        *_slot_claims(attribution.proofs),
+        _moved(attribution.moved),
+        *_other_kernels("appeared", attribution.appeared),
+        *_other_kernels("vanished", attribution.vanished),
+        _adds_up(attribution, has_gain),
     ]
-    title = f"Proof, batch {found.batch_size}"
-    return Section(f"ab_proof_{found.batch_size}", title, columns, tuple(rows))
+    title = f"Proof, batch {attribution.batch_size}"
+    return Section(f"ab_proof_{attribution.batch_size}", title, columns, tuple(rows))
 
 
-def layers(found: Attribution) -> Section:
+def layers(attribution: Attribution) -> Section:
     """What each layer saves."""
     by_layer: dict[int | None, list[LayerGain]] = defaultdict(list)
     saved: dict[str, float] = defaultdict(float)
-    for row in found.layers:
+    for row in attribution.layers:
         by_layer[row.layer].append(row)
         if row.touched:
             saved[row.component] += abs(row.saved_us)
@@ -93,11 +95,11 @@ def layers(found: Attribution) -> Section:
         ("outside" if layer is None else str(layer), *_saved_in(rows, named))
         for layer, rows in by_layer.items()
     )
-    title = f"What each layer saves, batch {found.batch_size}"
-    return Section(f"ab_layers_{found.batch_size}", title, columns, rows)
+    title = f"What each layer saves, batch {attribution.batch_size}"
+    return Section(f"ab_layers_{attribution.batch_size}", title, columns, rows)
 
 
-def kernels(found: Attribution) -> Section:
+def kernels(attribution: Attribution) -> Section:
     """The kernels whose time changed most."""
     columns = (
         cells.Name("Kernel", "name"),
@@ -106,31 +108,33 @@ def kernels(found: Attribution) -> Section:
         _Number("Calls b", "calls_b", optional=True),
         *_TIMES,
     )
-    shown = found.kernels[:_MOST_KERNELS]
+    rows = attribution.kernels[:_MOST_KERNELS]
     intro = "In a step."
-    if left := len(found.kernels) - len(shown):
+    if left := len(attribution.kernels) - len(rows):
         intro += f" {counted(left, 'kernel')} changed less and are in the JSON."
-    title = f"Kernels that changed most, batch {found.batch_size}"
-    return table(f"ab_kernels_{found.batch_size}", title, shown, columns, (intro,))
+    title = f"Kernels that changed most, batch {attribution.batch_size}"
+    return table(f"ab_kernels_{attribution.batch_size}", title, rows, columns, (intro,))
 
 
-def _ran(proofs: Sequence[LayerProof]) -> Iterator[tuple[str, str, str]]:
+def _slot_claims(proofs: Sequence[LayerProof]) -> Iterator[tuple[str, str, str]]:
     slots: dict[tuple[str, str], list[LayerProof]] = defaultdict(list)
-    for each in proofs:
-        slots[each.side, each.slot].append(each)
-    for (side, slot), found in slots.items():
-        ran = [each for each in found if each.ran == "ran"]
-        absent = [each for each in found if each.ran == "did not run"]
-        evidence = [f"{len(ran)} of {counted(len(found), 'layer')}: {_where(ran)}"]
+    for layer_proof in proofs:
+        slots[layer_proof.side, layer_proof.slot].append(layer_proof)
+    for (side, slot), layer_proofs in slots.items():
+        present = [layer_proof for layer_proof in layer_proofs if layer_proof.ran == "ran"]
+        absent = [layer_proof for layer_proof in layer_proofs if layer_proof.ran == "did not run"]
+        evidence = [f"{len(present)} of {counted(len(layer_proofs), 'layer')}: {_where(present)}"]
         evidence += [f"not in {_where(absent)}"] if absent else []
         for names, word in (
-            ([name for each in ran for name in each.new], "new"),
-            ([name for each in found for name in each.left], "still there"),
+            ([name for layer_proof in present for name in layer_proof.new], "new"),
+            ([name for layer_proof in layer_proofs for name in layer_proof.left], "still there"),
         ):
             if names:
                 evidence.append(f"{word}: {_names(names)}")
-        evidence += list(dict.fromkeys(each.why for each in found if each.why))[:_MOST_NAMES]
-        holds = "no" if absent else "yes" if len(ran) == len(found) else "unknown"
+        evidence += list(
+            dict.fromkeys(layer_proof.why for layer_proof in layer_proofs if layer_proof.why)
+        )[:_MOST_NAMES]
+        holds = "no" if absent else "yes" if len(present) == len(layer_proofs) else "unknown"
         claim = f"{slot}: the kernel of {side} ran in every layer"
         yield clean(claim), holds, clean("; ".join(evidence))
 
@@ -146,41 +150,47 @@ def _moved(moved: Sequence[ComponentGain]) -> tuple[str, str, str]:
     )
 
 
-def _other_kernels(what: str, found: Sequence[KernelGain]) -> Iterator[tuple[str, str, str]]:
-    if found:
-        evidence = _names([f"{row.name} ({row.component})" for row in found])
+def _other_kernels(what: str, gains: Sequence[KernelGain]) -> Iterator[tuple[str, str, str]]:
+    if gains:
+        evidence = _names([f"{row.name} ({row.component})" for row in gains])
         yield f"No kernel {what} elsewhere", "no", clean(evidence)
 
 
-def _adds_up(found: Attribution, has_gain: bool) -> tuple[str, str, str]:
+def _adds_up(attribution: Attribution, has_gain: bool) -> tuple[str, str, str]:
     claim = "Components add up to the measured gain within 3 %"
-    if found.gain_us is None:
+    if attribution.gain_us is None:
         return claim, "unknown", "the step was not measured without recording"
-    if found.residual_us is None:
+    if attribution.residual_us is None:
         return claim, "unknown", "the device waits for the host, which recording slows down"
-    residual = microseconds(found.residual_us)
-    if not has_gain and (gain_us := found.device_gain_us):
-        part = found.residual_us / gain_us
+    residual = microseconds(attribution.residual_us)
+    if not has_gain and (gain_us := attribution.device_gain_us):
+        part = attribution.residual_us / gain_us
         evidence = (
             "no gain is told of the step, whose time the host makes; of what the device alone "
-            f"saves: {microseconds(gain_us - found.residual_us)} of {microseconds(gain_us)}, "
+            f"saves: {microseconds(gain_us - attribution.residual_us)} of {microseconds(gain_us)}, "
             f"residual {residual}, {share(part)} of it"
         )
         return claim, "yes" if abs(part) <= WITHIN else "no", evidence
     if not has_gain:
         return claim, "unknown", f"no gain to add up to; residual {residual}"
-    of_it = "" if found.residual_share is None else f", {share(found.residual_share)} of it"
-    evidence = (
-        f"{microseconds(found.explained_us)} of {microseconds(found.gain_us)}, residual "
-        f"{residual}{of_it}"
+    of_it = (
+        "" if attribution.residual_share is None else f", {share(attribution.residual_share)} of it"
     )
-    holds = {True: "yes", False: "no", None: "unknown"}[found.adds_up]
+    evidence = (
+        f"{microseconds(attribution.explained_us)} of {microseconds(attribution.gain_us)}, "
+        f"residual {residual}{of_it}"
+    )
+    holds = {True: "yes", False: "no", None: "unknown"}[attribution.adds_up]
     return claim, holds, evidence
 
 
 def _where(proofs: Sequence[LayerProof]) -> str:
-    numbers = [each.layer for each in proofs if each.layer is not None]
-    outside = ["outside of the layers"] if any(each.layer is None for each in proofs) else []
+    numbers = [layer_proof.layer for layer_proof in proofs if layer_proof.layer is not None]
+    outside = (
+        ["outside of the layers"]
+        if any(layer_proof.layer is None for layer_proof in proofs)
+        else []
+    )
     return ", ".join([spans(numbers)] * bool(numbers) + outside) or "none"
 
 

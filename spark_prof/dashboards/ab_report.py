@@ -62,13 +62,13 @@ def _sections(result: Result, each_layer: bool, source: str) -> Iterator[Section
     yield ab_sections.text(result)
     yield ab_sections.reasons(result)
     yield ab_sections.layers(result)
-    for found in result.attributions:
+    for attribution in result.attributions:
         has_gain = any(
             effect_of(run, result.aa) in ("faster", "slower")
             for run in result.runs
-            if (run.phase, run.requests) == ("decode", found.batch_size)
+            if (run.phase, run.requests) == ("decode", attribution.batch_size)
         )
-        yield from ab_attribution.sections(found, has_gain=has_gain, each_layer=each_layer)
+        yield from ab_attribution.sections(attribution, has_gain=has_gain, each_layer=each_layer)
     yield ab_sections.swaps(result)
     yield ab_sections.costs(result)
     yield ab_sections.left_out(result)

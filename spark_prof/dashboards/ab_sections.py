@@ -104,7 +104,9 @@ def gate(result: Result) -> Section:
         Column("Verdict"),
     )
     rows = tuple(
-        row for each in result.gates for row in _gate_rows(f"batch {each.requests}", each.verdict)
+        row
+        for batch_gate in result.gates
+        for row in _gate_rows(f"batch {batch_gate.requests}", batch_gate.verdict)
     )
     intro = (
         "Both sides compute the same positions, each after the tokens that a chose. Agree: the "
@@ -114,7 +116,9 @@ def gate(result: Result) -> Section:
         "rounding, which shows how far that goes in this model.",
     )
     whys = dict.fromkeys(
-        f"Bounds: {each.verdict.bounds.why}." for each in result.gates if each.verdict.bounds
+        f"Bounds: {batch_gate.verdict.bounds.why}."
+        for batch_gate in result.gates
+        if batch_gate.verdict.bounds
     )
     return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))
 
@@ -127,17 +131,17 @@ def text(result: Result, *, floor: bool = True) -> Section:
     )
     rows = tuple(
         (
-            f"batch {each.requests}, {name}",
+            f"batch {batch_gate.requests}, {name}",
             count(figures.positions),
             figure(figures.text.perplexity_a, ".4f"),
             figure(figures.text.perplexity_b, ".4f"),
             figure(figures.text.more, "+.5f"),
             figure(figures.text.error, ".5f"),
         )
-        for each in result.gates
+        for batch_gate in result.gates
         for name, figures in (
-            ("a and b", each.verdict.figures),
-            ("a and a rounded", each.verdict.floor if floor else None),
+            ("a and b", batch_gate.verdict.figures),
+            ("a and a rounded", batch_gate.verdict.floor if floor else None),
         )
         if figures and figures.text
     )
@@ -149,9 +153,9 @@ def reasons(result: Result) -> Section:
     """Why the gate failed, and what is stated where it did not."""
     columns = (*numbers("Batch"), Column("The gate says", "prose"))
     rows = dict.fromkeys(
-        (count(each.requests), line)
-        for each in result.gates
-        for line in (*each.verdict.reasons, *each.verdict.notes)
+        (count(batch_gate.requests), line)
+        for batch_gate in result.gates
+        for line in (*batch_gate.verdict.reasons, *batch_gate.verdict.notes)
     )
     return Section("ab_gate_says", "What the gate says", columns, tuple(rows))
 
@@ -165,10 +169,10 @@ def layers(result: Result) -> Section:
         Column("Worst layer, or those beyond the bound", "prose"),
     )
     slots: dict[tuple[str, str], dict[str, LayerError]] = {}
-    for each in result.gates:
-        for layer in each.verdict.layers:
+    for batch_gate in result.gates:
+        for layer in batch_gate.verdict.layers:
             slots.setdefault((layer.slot, layer.bits), {}).setdefault(layer.layer, layer)
-    rows = tuple((*key, *_layer_row(tuple(found.values()))) for key, found in slots.items())
+    rows = tuple((*key, *_layer_row(tuple(errors.values()))) for key, errors in slots.items())
     intro = (
         "Relative L2 distance of the result of one layer from that of vLLM's own kernel on the "
         "same input.",
@@ -187,11 +191,11 @@ def swaps(result: Result) -> Section:
         *numbers("Memory"),
         Column("It says, or why it fell back", "prose"),
     )
-    found: dict[tuple[str, str, str], list[SwappedModule]] = {}
+    modules_by_kernel: dict[tuple[str, str, str], list[SwappedModule]] = {}
     for rank in result.swaps:
         for swap in rank.swaps:
-            found.setdefault((swap.side, swap.slot, swap.kernel), []).append(swap)
-    rows = tuple((*key, *_swap_row(modules)) for key, modules in sorted(found.items()))
+            modules_by_kernel.setdefault((swap.side, swap.slot, swap.kernel), []).append(swap)
+    rows = tuple((*key, *_swap_row(modules)) for key, modules in sorted(modules_by_kernel.items()))
     ranks = len({rank.rank for rank in result.swaps})
     intro = (f"Modules of {ranks} ranks together.",) if ranks > 1 else ()
     return Section("ab_swaps", "Swaps", columns, rows, intro)
@@ -199,7 +203,7 @@ def swaps(result: Result) -> Section:
 
 def costs(result: Result) -> Section:
     """What the sides cost beside the time of their steps."""
-    known = any(side.costs != SideCosts() for side in result.sides)
+    has_costs = any(side.costs != SideCosts() for side in result.sides)
     columns = (
         cells.Text("Side", "side"),
         _Seconds("Start", "costs.load_s"),
@@ -213,7 +217,7 @@ def costs(result: Result) -> Section:
     return table(
         "ab_costs",
         "Costs",
-        result.sides if known else (),
+        result.sides if has_costs else (),
         columns,
         shared if result.mode == "one engine" else (),
     )
@@ -270,17 +274,17 @@ def setup(result: Result) -> Section:
         ("begun", result.taken),
     ]
     rows += [
-        (f"recording of {each.side}, batch {each.requests}", each.folder)
-        for each in result.recordings
+        (f"recording of {recording.side}, batch {recording.requests}", recording.folder)
+        for recording in result.recordings
     ]
     return pairs("ab_setup", "How it was measured", rows, _LONGEST)
 
 
 def _smallest(result: Result, run: Run) -> str:
-    found = detectable_in(run, result.aa)
-    if found is None:
+    effect = detectable_in(run, result.aa)
+    if effect is None:
         return MISSING if run.estimate.gain is None else "not known"
-    return figure(100 * found, ".2f", " %")
+    return figure(100 * effect, ".2f", " %")
 
 
 def _behind(result: Result) -> Iterator[str]:
@@ -305,13 +309,13 @@ def _detectable(result: Result, run: Run) -> str:
     if run.estimate.gain is None:
         return ""
     where = "" if run is chosen_run(result) else f" at {what_ran(run)}"
-    found = detectable_in(run, result.aa)
-    if found is None:
+    effect = detectable_in(run, result.aa)
+    if effect is None:
         return f"Minimum detectable effect{where}: not known ({why_unknown(run.estimate)})."
     if where:
         return ""
     return (
-        f"Minimum detectable effect: {share(found)} (80 % power): of runs like this one, four in "
+        f"Minimum detectable effect: {share(effect)} (80 % power): of runs like this one, four in "
         "five find a gain of that size."
     )
 
@@ -320,8 +324,10 @@ def _again(run: AARun) -> str:
     return ", captured again" if run.captured_again else ""
 
 
-def _span(found: Interval | None) -> str:
-    return MISSING if found is None else between(step_time(found.low), step_time(found.high))
+def _span(interval: Interval | None) -> str:
+    return (
+        MISSING if interval is None else between(step_time(interval.low), step_time(interval.high))
+    )
 
 
 def _left_out(name: str, estimate: Estimate) -> list[tuple[str, str, str]]:
@@ -357,28 +363,30 @@ def _gate_word(verdict: Verdict) -> str:
     return "differs" if verdict.bits == "changed" and agree is not None and agree < 1 else "passed"
 
 
-def _figures(found: Figures | None) -> tuple[str, ...]:
-    if found is None:
+def _figures(figures: Figures | None) -> tuple[str, ...]:
+    if figures is None:
         return (MISSING,) * 7
-    broken = f" ({count(found.not_finite)} not finite)" if found.not_finite else ""
+    broken = f" ({count(figures.not_finite)} not finite)" if figures.not_finite else ""
     return (
-        f"{count(found.positions)}{broken}",
-        agreement(found.agreement),
-        count(found.near_ties),
-        agreement(found.clear_agreement),
-        *map(_small, (found.kl_mean, found.kl_worst, found.worst)),
+        f"{count(figures.positions)}{broken}",
+        agreement(figures.agreement),
+        count(figures.near_ties),
+        agreement(figures.clear_agreement),
+        *map(_small, (figures.kl_mean, figures.kl_worst, figures.worst)),
     )
 
 
-def _layer_row(found: tuple[LayerError, ...]) -> tuple[str, ...]:
-    known = {layer.layer: layer.relative for layer in found if layer.relative is not None}
-    bounds = [layer.bound for layer in found if layer.bound is not None]
-    worst = max(known, key=lambda name: known[name], default="")
-    failed = [layer.layer for layer in found if not layer.passed]
+def _layer_row(errors: tuple[LayerError, ...]) -> tuple[str, ...]:
+    relative_by_layer = {
+        layer.layer: layer.relative for layer in errors if layer.relative is not None
+    }
+    bounds = [layer.bound for layer in errors if layer.bound is not None]
+    worst = max(relative_by_layer, key=lambda name: relative_by_layer[name], default="")
+    failed = [layer.layer for layer in errors if not layer.passed]
     return (
-        count(len(found)),
-        _small(median(known.values()) if known else None),
-        _small(known.get(worst)),
+        count(len(errors)),
+        _small(median(relative_by_layer.values()) if relative_by_layer else None),
+        _small(relative_by_layer.get(worst)),
         _small(max(bounds, default=None)),
         ", ".join(failed[:3]) + ", ..." * (len(failed) > 3) if failed else worst,
     )
@@ -392,24 +400,24 @@ def _swap_row(modules: list[SwappedModule]) -> tuple[str, ...]:
     live = [swap for swap in modules if swap.live]
     lines = Counter(swap.line if swap.live else swap.why for swap in modules)
     lines.pop("", None)
-    said = []
+    texts = []
     for line, number in lines.most_common():
         errors = [swap.layer_error for swap in live if swap.line == line]
         off = max((error.relative_l2 or 0.0 for error in errors if error), default=None)
         text = line if off is None else f"{line}, on trial at most {_small(off)} off"
-        said.append(f"{text} ({number} x)" if number > 1 else text)
-    more = [f"and {len(said) - _MOST_LINES} other lines"] if len(said) > _MOST_LINES else []
+        texts.append(f"{text} ({number} x)" if number > 1 else text)
+    more = [f"and {len(texts) - _MOST_LINES} other lines"] if len(texts) > _MOST_LINES else []
     return (
         count(len(live)),
         count(len(modules) - len(live)),
         ", ".join(sorted({swap.bits for swap in live if swap.bits})),
         size(sum(swap.bytes for swap in live)) if live else MISSING,
-        "; ".join([*said[:_MOST_LINES], *more]),
+        "; ".join([*texts[:_MOST_LINES], *more]),
     )
 
 
-def _range(found: Range | None, unit: str, digits: str = ",.0f") -> str:
-    if found is None:
+def _range(bounds: Range | None, unit: str, digits: str = ",.0f") -> str:
+    if bounds is None:
         return ""
-    low, high = f"{found.lowest:{digits}}", f"{found.highest:{digits}}"
+    low, high = f"{bounds.lowest:{digits}}", f"{bounds.highest:{digits}}"
     return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"

@@ -63,18 +63,22 @@ def _where(result: Result, rows: int) -> Iterator[Section]:
         *parts, step = components.rows
         places = [at for at, column in enumerate(components.columns) if not column.optional]
         largest = sorted(range(len(parts)), key=lambda at: -abs(_saved_us(parts[at])))[:rows]
-        shown = [part for at, part in enumerate(parts) if at in largest]
-        intro = (f"{len(parts) - len(shown)} more: --all.",) if len(shown) < len(parts) else ()
-        yield replace(components, rows=(*shown, step), intro=intro).only(places)
+        largest_parts = [part for at, part in enumerate(parts) if at in largest]
+        intro = (
+            (f"{len(parts) - len(largest_parts)} more: --all.",)
+            if len(largest_parts) < len(parts)
+            else ()
+        )
+        yield replace(components, rows=(*largest_parts, step), intro=intro).only(places)
         proof = ab_attribution.proof(attribution, has_gain=has_gain)
         open_ones = tuple(row for row in proof.rows if str(row[1]) != "yes")
         proven = len(proof.rows) - len(open_ones)
-        says = f"{proven} of {len(proof.rows)} claims hold"
-        title = f"{proof.title}: {says}{'; the others:' if open_ones else ''}"
+        tally = f"{proven} of {len(proof.rows)} claims hold"
+        title = f"{proof.title}: {tally}{'; the others:' if open_ones else ''}"
         if open_ones:
             yield replace(proof, title=title, rows=open_ones)
         else:
-            yield listed(proof.id, "Proof", [f"{says}."])
+            yield listed(proof.id, "Proof", [f"{tally}."])
 
 
 def _saved_us(row: tuple[section.Cell, ...]) -> float:

@@ -25,15 +25,15 @@ _MOST_ROWS = 50
 
 def placed_by(report: Report) -> tuple[str, ...]:
     """Says how the owners of the kernel time are known, where some are not proven or derived."""
-    found = report.coverage
-    owner = (owners(report),) if found.guessed or found.unknown else ()
+    coverage = report.coverage
+    owner = (owners(report),) if coverage.guessed or coverage.unknown else ()
     return (*map(clean, report.failed("layers-")), *owner)
 
 
 def owners(report: Report) -> str:
     """Says in one line how the owners of the kernel time are known."""
-    found = report.coverage
-    parts = (f"{name} {share(getattr(found, name))}" for name in BASIS_CLASSES)
+    coverage = report.coverage
+    parts = (f"{name} {share(getattr(coverage, name))}" for name in BASIS_CLASSES)
     return f"Owner of the time: {', '.join(parts)}."
 
 
@@ -56,14 +56,14 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
         return f"{name}, which those like it do not run, takes {microseconds(cause.us)} a step"
     if cause.kind == "other":
         return f"those like it run {name}, {microseconds(cause.like_us)} a step"
-    own, usual = f"takes {microseconds(cause.us)} a step", str(microseconds(cause.like_us))
+    measured, usual = f"takes {microseconds(cause.us)} a step", str(microseconds(cause.like_us))
     if cause.kind == "calls":
-        own, usual = f"is called {cause.calls:.3g} times a step", f"{cause.like_calls:.3g}"
-    return f"{name} {own}, {usual} in those like it"
+        measured, usual = f"is called {cause.calls:.3g} times a step", f"{cause.like_calls:.3g}"
+    return f"{name} {measured}, {usual} in those like it"
 
 
 def outlier_layers(
-    found: Comparison, causes: Sequence[Cause | None], names: Sequence[str]
+    comparison: Comparison, causes: Sequence[Cause | None], names: Sequence[str]
 ) -> Section:
     """Lists the layers that differ from their like, and says what was compared."""
     columns = (
@@ -76,9 +76,9 @@ def outlier_layers(
         cells.Count("Layers like it", lambda pair: _like(pair[0])),
         cells.Prose("Kernel that makes the difference", lambda pair: why(pair[1], names)),
     )
-    rows = zip(found.outliers[:_MOST_ROWS], causes, strict=False)
+    rows = zip(comparison.outliers[:_MOST_ROWS], causes, strict=False)
     title = "Layers that differ from those like them"
-    return table("odd-layers", title, rows, columns, _intro(found))
+    return table("odd-layers", title, rows, columns, _intro(comparison))
 
 
 def _like(outlier: OutlierCell) -> int:
@@ -90,20 +90,23 @@ def _off(outlier: OutlierCell) -> str:
     return difference(outlier.us, outlier.like.middle_us)
 
 
-def _intro(found: Comparison) -> tuple[str, ...]:
-    if not found.enough_steps:
-        return (f"{counted(found.steps, 'step')}: too few to tell a slow layer from noise.",)
-    if not found.tested:
+def _intro(comparison: Comparison) -> tuple[str, ...]:
+    if not comparison.enough_steps:
+        return (f"{counted(comparison.steps, 'step')}: too few to tell a slow layer from noise.",)
+    if not comparison.tested:
         return ("No component has four layers that run the same kernels: nothing to compare.",)
-    outliers = len(found.outliers)
+    outliers = len(comparison.outliers)
     differ = {0: "None differs", 1: "1 differs"}.get(outliers, f"{count(outliers)} differ")
     lines = [
-        f"{count(found.tested)} cells were held against layers that run the same kernels in the "
-        f"same {counted(found.steps, 'step')}. {differ} by at least 3 % and more than scatter and "
-        f"noise explain, which takes {found.threshold:.1f} times the scatter here."
+        f"{count(comparison.tested)} cells were held against layers that run the same kernels in "
+        f"the same {counted(comparison.steps, 'step')}. {differ} by at least 3 % and more than "
+        f"scatter and noise explain, which takes {comparison.threshold:.1f} times the scatter "
+        "here."
     ]
-    if found.untested:
-        lines.append(f"{counted(found.untested, 'cell')} have too few layers like them to tell.")
+    if comparison.untested:
+        lines.append(
+            f"{counted(comparison.untested, 'cell')} have too few layers like them to tell."
+        )
     if outliers > _MOST_ROWS:
         lines.append(f"The {_MOST_ROWS} largest differences are listed.")
     return tuple(lines)

@@ -51,12 +51,12 @@ class Quantity(NamedTuple):
         nothing = missing if missing is not None else MISSING if self.kind == "number" else ""
 
         def cell(record: Any) -> Cell:
-            found = value(record)
-            if found is None or found == "":
+            content = value(record)
+            if content is None or content == "":
                 return nothing
             if longest is not None:
-                return shorten(str(found), longest) or nothing
-            return self.write(found)
+                return shorten(str(content), longest) or nothing
+            return self.write(content)
 
         return Column(title, self.kind, optional, cell)
 
@@ -91,12 +91,12 @@ def called(names: Iterable[str]) -> dict[str, ShortName]:
 
 def _of_attribute(path: str) -> Callable[[Any], object]:
     """Reads an attribute of an attribute; None where one on the way is None."""
-    first, *others = path.split(".")
+    first, *rest = path.split(".")
 
     def read(record: Any) -> object:
-        found = getattr(record, first)
-        for name in others:
-            found = None if found is None else getattr(found, name)
-        return found
+        attribute = getattr(record, first)
+        for name in rest:
+            attribute = None if attribute is None else getattr(attribute, name)
+        return attribute
 
     return read

@@ -17,12 +17,12 @@ _LEVELS = (("median_us", "median", "solid"), ("p99_us", "p99", "dot"))
 
 def calls_by_layer(uses: Sequence[LayerUse]) -> Plot:
     """Draws the median and the 90th percentile of a call in each of the first 1,000 layers."""
-    shown = [use for use in uses if use.layer >= 0][:_MOST_LAYERS]
-    several = len({use.component for use in shown}) > 1
+    layer_uses = [use for use in uses if use.layer >= 0][:_MOST_LAYERS]
+    several = len({use.component for use in layer_uses}) > 1
     title = "A call by layer: median, and up to the 90th percentile"
     figure = new_figure(title, 300, legended=several)
-    for component in in_decoder_order(use.component for use in shown):
-        mine = [use for use in shown if use.component == component]
+    for component in in_decoder_order(use.component for use in layer_uses):
+        mine = [use for use in layer_uses if use.component == component]
         medians = [use.median_us for use in mine]
         upwards = whiskers(medians, medians, [use.p90_us for use in mine])
         figure.add_scatter(
@@ -37,23 +37,23 @@ def calls_by_layer(uses: Sequence[LayerUse]) -> Plot:
                   f"{count(u.calls)} calls" for u in mine],
             hovertemplate="layer %{x}: %{text}<extra></extra>",
         )  # fmt: skip
-    highest = max((use.p90_us for use in shown), default=1.0)
-    lowest = min((use.median_us for use in shown), default=0.0)
+    highest = max((use.p90_us for use in layer_uses), default=1.0)
+    lowest = min((use.median_us for use in layer_uses), default=0.0)
     set_layer_axes(figure, lowest, highest, "us")
     return figure
 
 
-def call_histogram(found: Histogram, component: str) -> Plot:
+def call_histogram(histogram: Histogram, component: str) -> Plot:
     """Draws how many calls took how long."""
-    bars = list(pairwise(found.edges_us.tolist()))
+    bars = list(pairwise(histogram.edges_us.tolist()))
     texts = [f"{microseconds(low)} to {microseconds(high)}" for low, high in bars]
-    if found.most_us > found.edges_us[-1]:
+    if histogram.most_us > histogram.edges_us[-1]:
         texts[-1] = f"{microseconds(bars[-1][0])} or longer"
     figure = new_figure("How long its calls take", 300, bargap=0)
     figure.add_bar(
         x=[(low + high) / 2 for low, high in bars],
         width=[high - low for low, high in bars],
-        y=found.counts.tolist(),
+        y=histogram.counts.tolist(),
         marker={"color": COLORS.get(component, NEUTRAL), "line": {"width": 0}},
         text=texts,
         textposition="none",
@@ -61,7 +61,7 @@ def call_histogram(found: Histogram, component: str) -> Plot:
     )
     for field, name, dash in _LEVELS:
         figure.add_vline(
-            x=min(getattr(found, field), bars[-1][1]),
+            x=min(getattr(histogram, field), bars[-1][1]),
             line={"color": TEXT, "dash": dash, "width": 1},
             annotation={"text": name, "font": {"color": TEXT}},
         )
@@ -70,11 +70,11 @@ def call_histogram(found: Histogram, component: str) -> Plot:
     return figure
 
 
-def calls_over_steps(found: Series, component: str) -> Plot:
+def calls_over_steps(series: Series, component: str) -> Plot:
     """Draws the median of a call in the course of the recording, in a band from p10 to p90."""
     color = COLORS.get(component, NEUTRAL)
-    steps, medians = found.step.tolist(), found.median_us.tolist()
-    lows, highs = found.low_us.tolist(), found.high_us.tolist()
+    steps, medians = series.step.tolist(), series.median_us.tolist()
+    lows, highs = series.low_us.tolist(), series.high_us.tolist()
     texts = [
         f"median {microseconds(median)}, p10 {microseconds(low)}, p90 {microseconds(high)}"
         for median, low, high in zip(medians, lows, highs, strict=True)
@@ -93,6 +93,6 @@ def calls_over_steps(found: Series, component: str) -> Plot:
     )
     highest = max(highs, default=1.0)
     figure.update_yaxes(range=[0, 1.08 * highest], title={"text": "us"})
-    title = "step" if found.steps == 1 else f"step, each point {found.steps} steps"
+    title = "step" if series.steps == 1 else f"step, each point {series.steps} steps"
     figure.update_xaxes(title={"text": title}, showgrid=False)
     return figure

@@ -53,10 +53,10 @@ def cell_map(
     inside = [cell.value for cell in cells if cell.layer >= 0]
     most_us = max(inside or [cell.value for cell in cells], default=1.0)
     few = len(rows) * len(names) <= _LEGIBLE_CELLS
-    each = 21 if len(rows) <= _FEW_ROWS else 16
+    row_height = 21 if len(rows) <= _FEW_ROWS else 16
     # Below the title stand the components, slanted where there is little room.
     figure = new_figure(
-        title, 124 + min(max(each * len(rows), 90), 1600), margin={"t": 96},
+        title, 124 + min(max(row_height * len(rows), 90), 1600), margin={"t": 96},
         hovermode="closest", hoverdistance=-1, clickmode="event+select",
     )  # fmt: skip
     add_map(
@@ -75,17 +75,17 @@ def cell_map(
     if shares:
         figure.update_traces(zmin=-_WIDEST, zmax=_WIDEST, colorscale=_FASTER_SLOWER)
         figure.update_traces(colorbar={"title": {"text": ""}, "tickformat": "+.0%"})
-    known = [cell for row in grid for cell in row if cell]
+    drawn_cells = [cell for row in grid for cell in row if cell]
     # Streamlit hears of clicks on points only, so that invisible ones lie on the cells.
     figure.add_scatter(
-        x=[label(cell.component) for cell in known],
-        y=[_row(cell.layer) for cell in known],
+        x=[label(cell.component) for cell in drawn_cells],
+        y=[_row(cell.layer) for cell in drawn_cells],
         mode="markers",
         marker={"size": 16, "opacity": 0},
         selected={"marker": {"opacity": 0}},
         unselected={"marker": {"opacity": 0}},
-        customdata=[[cell.layer, cell.component] for cell in known],
-        text=[cell.text for cell in known],
+        customdata=[[cell.layer, cell.component] for cell in drawn_cells],
+        text=[cell.text for cell in drawn_cells],
         hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
     )
     if chosen in value and chosen[0] in rows:

@@ -50,10 +50,10 @@ def ab_figures(result: Result) -> Mapping[str, Plot]:
     drawn = {}
     if any(run.estimate.gain for run in result.runs):
         drawn["ab_gains"] = gain_points(result)
-    for found in result.attributions:
-        drawn[f"ab_components_{found.batch_size}"] = waterfall(found)
-        if any(row.layer is not None for row in found.layers):
-            drawn[f"ab_layers_{found.batch_size}"] = layer_bars(found)
+    for attribution in result.attributions:
+        drawn[f"ab_components_{attribution.batch_size}"] = waterfall(attribution)
+        if any(row.layer is not None for row in attribution.layers):
+            drawn[f"ab_layers_{attribution.batch_size}"] = layer_bars(attribution)
     return drawn
 
 
@@ -93,13 +93,13 @@ def gain_points(result: Result) -> Plot:
     return figure
 
 
-def waterfall(found: Attribution) -> Plot:
+def waterfall(attribution: Attribution) -> Plot:
     """Leads from a's time of a step to b's, by component."""
-    a, b, residual = found.a.corrected_us, found.b.corrected_us, 0.0
-    if found.a.untraced_us is not None and found.b.untraced_us is not None:
-        a, b = found.a.untraced_us, found.b.untraced_us
-        residual = found.residual_us or 0.0
-    rows = sorted(found.components, key=lambda row: -row.saved_us)
+    a, b, residual = attribution.a.corrected_us, attribution.b.corrected_us, 0.0
+    if attribution.a.untraced_us is not None and attribution.b.untraced_us is not None:
+        a, b = attribution.a.untraced_us, attribution.b.untraced_us
+        residual = attribution.residual_us or 0.0
+    rows = sorted(attribution.components, key=lambda row: -row.saved_us)
     parts = _parts(((row.component, -row.saved_us) for row in rows), a, "smaller components")
     if residual:
         parts.append(("residual", -residual, NEUTRAL))
@@ -129,10 +129,10 @@ def _waterfall(
     return bars(title, drawn[::-1], [0.0, *begins[:-1], 0.0][::-1]), begins[:-1]
 
 
-def layer_bars(found: Attribution) -> Plot:
+def layer_bars(attribution: Attribution) -> Plot:
     """Draws what each layer saves, component by component."""
     table: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for row in found.layers:
+    for row in attribution.layers:
         if row.layer is not None:
             name = row.component if row.touched else "without a swap"
             table[name][row.layer] += row.saved_us
@@ -150,10 +150,10 @@ def layer_bars(found: Attribution) -> Plot:
     return figure
 
 
-def compare_figures(found: Sequence[Comparison]) -> dict[str, Plot]:
+def compare_figures(comparisons: Sequence[Comparison]) -> dict[str, Plot]:
     """The figures by the id of the section in which they stand."""
     drawn: dict[str, Plot] = {}
-    for letter, comparison in zip(LETTERS[1:], found, strict=False):
+    for letter, comparison in zip(LETTERS[1:], comparisons, strict=False):
         ending = f"_{letter}" if letter != "b" else ""
         for phase in comparison.phases:
             if phase.obstacle:
@@ -207,7 +207,7 @@ def component_pairs(phase: PhaseComparison, names: Names) -> Plot:
             [COLORS.get(name, NEUTRAL) for name in parts],
             hover=f"{called}, %{{y}}: %{{text}}",
             pattern=pattern,
-            written=False,
+            with_times=False,
             name=called,
             customdata=[[name] for name in parts],
         )

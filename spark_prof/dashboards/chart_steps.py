@@ -58,13 +58,13 @@ def times_in_order(steps: Steps, chosen: int | None = None) -> Plot:
 
 def times_against_context(steps: Steps, fits: Sequence[ContextFit]) -> Plot:
     """Draws decode steps over the context of a mean request, with a line where one is known."""
-    own = steps.of("decode")
-    own = own[steps.context[own] >= 0]
+    decode_steps = steps.of("decode")
+    decode_steps = decode_steps[steps.context[decode_steps] >= 0]
     room = MOST_MARKS // max(len(fits), 1)
-    shares = [own[steps.requests[own] == fit.requests] for fit in fits]
+    shares = [decode_steps[steps.requests[decode_steps] == fit.requests] for fit in fits]
     drawn = [mine[thinned(steps.context[mine], steps.us[mine], room)] for mine in shares]
-    shown = np.concatenate(drawn) if drawn else own[:0]
-    figure = _figure("Decode steps against tokens in the KV cache", steps.us[shown])
+    drawn_steps = np.concatenate(drawn) if drawn else decode_steps[:0]
+    figure = _figure("Decode steps against tokens in the KV cache", steps.us[drawn_steps])
     for fit, mine, color in zip(fits, drawn, _scale(len(fits)), strict=True):
         name = counted(fit.requests, "request")
         marker = {"color": color, "size": 6, "line": {"width": 0.5, "color": TEXT}}
@@ -106,11 +106,19 @@ def times_against_batch(times: Sequence[BatchTimes]) -> Plot:
 
 def times_against_prompt(steps: Steps) -> Plot:
     """Draws steps that read prompts over the tokens that they read."""
-    own = np.flatnonzero(steps.prompt_tokens > 0)
-    own = own[thinned(steps.prompt_tokens[own], steps.us[own], MOST_MARKS)]
-    figure = _figure("Steps that read prompts", steps.us[own])
+    prompt_steps = np.flatnonzero(steps.prompt_tokens > 0)
+    prompt_steps = prompt_steps[
+        thinned(steps.prompt_tokens[prompt_steps], steps.us[prompt_steps], MOST_MARKS)
+    ]
+    figure = _figure("Steps that read prompts", steps.us[prompt_steps])
     for number, phase in enumerate(PHASES):
-        _points(figure, steps, own[steps.phase[own] == number], steps.prompt_tokens, phase)
+        _points(
+            figure,
+            steps,
+            prompt_steps[steps.phase[prompt_steps] == number],
+            steps.prompt_tokens,
+            phase,
+        )
     figure.update_xaxes(title={"text": "prompt tokens in a step"}, rangemode="tozero")
     return figure
 
@@ -123,10 +131,10 @@ def times_spread(steps: Steps) -> Plot:
     low, high = float(logarithm.min(initial=9.0)), float(logarithm.max(initial=-3.0))
     edges = np.linspace(low, high, _BINS + 1) if high - low > _NARROW else low + _NARROW * _ONE_BIN
     for number, phase in enumerate(PHASES):
-        own = logarithm[steps.phase == number]
-        if not len(own):
+        phase_logarithms = logarithm[steps.phase == number]
+        if not len(phase_logarithms):
             continue
-        counts = np.histogram(own, edges)[0]
+        counts = np.histogram(phase_logarithms, edges)[0]
         figure.add_bar(
             x=(edges[:-1] + edges[1:]) / 2,
             y=counts,
@@ -205,5 +213,5 @@ def _scale(number: int) -> list[str]:
     if number < 2:
         return [PHASE_COLORS["decode"]] * number
     places = [0.25 + 0.65 * place / (number - 1) for place in range(number)]
-    found: list[str] = sample_colorscale("Cividis", places)
-    return found
+    colors: list[str] = sample_colorscale("Cividis", places)
+    return colors

@@ -76,16 +76,16 @@ def add_bars(
     *,
     hover: str = "%{y}: %{text}",
     pattern: str | None = None,
-    written: bool = True,
+    with_times: bool = True,
     **more: Any,
 ) -> None:
     """Adds horizontal bars of times in us, named by safe labels; `more` is what go.Bar takes.
 
-    The times stand behind the bars where they are `written`, else only where one is pointed at.
+    The times stand behind the bars `with_times`, else only where one is pointed at.
     """
     marker = painted(color, pattern)
     looks: dict[str, Any] = {"textposition": "none"}
-    if written:
+    if with_times:
         looks = {"textposition": "outside", "textfont": {"color": TEXT}, "cliponaxis": False}
     looks |= {
         "orientation": "h",

@@ -41,31 +41,33 @@ def _verdict(rows: Sequence[Classified]) -> str:
     whole = sum(row.us or 0.0 for row in rows)
     if not whole:
         return ""
-    told: list[str] = []
-    for unit, us in sorted(_sums(rows, lambda row: row.engine).items(), key=lambda each: -each[1]):
-        own = [row for row in rows if row.engine == unit]
+    clauses: list[str] = []
+    for unit, us in sorted(
+        _sums(rows, lambda row: row.engine).items(), key=lambda unit_us: -unit_us[1]
+    ):
+        unit_rows = [row for row in rows if row.engine == unit]
         name = _UNITS.get(unit, "where nothing tells its unit")
-        text = f"{share(us / whole)}{'' if told else ' of the kernel time is'} {name}"
-        precisions = _of_whole(own, lambda row: row.precision or "precision unknown", whole)
-        narrow = [row for row in own if row.weights]
+        text = f"{share(us / whole)}{'' if clauses else ' of the kernel time is'} {name}"
+        precisions = _of_whole(unit_rows, lambda row: row.precision or "precision unknown", whole)
+        narrow = [row for row in unit_rows if row.weights]
         weights = _of_whole(narrow, lambda row: f"{row.weights} weights", whole)
         if unit == "tensor-core":
-            told.append(f"{text} ({'; '.join(filter(None, (precisions, weights)))})")
+            clauses.append(f"{text} ({'; '.join(filter(None, (precisions, weights)))})")
         else:
-            told.append(text)
-    return f"{', '.join(told)}."
+            clauses.append(text)
+    return f"{', '.join(clauses)}."
 
 
 def _sums(rows: Iterable[Classified], key: Callable[[Classified], str]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
+    sums: dict[str, float] = defaultdict(float)
     for row in rows:
         if row.us:
-            found[key(row)] += row.us
-    return found
+            sums[key(row)] += row.us
+    return sums
 
 
 def _of_whole(rows: Iterable[Classified], key: Callable[[Classified], str], whole: float) -> str:
-    ranked = sorted(_sums(rows, key).items(), key=lambda each: -each[1])
+    ranked = sorted(_sums(rows, key).items(), key=lambda name_us: -name_us[1])
     return ", ".join(f"{name} {share(us / whole)}" for name, us in ranked)
 
 
@@ -129,8 +131,8 @@ def _record(row: Classified) -> dict[str, Any]:
     if row.compiled_from:
         record["compiled_by_driver_from"] = row.compiled_from
     if row.conflict:
-        told = ("by_name", "found", "evidence", "basis")
-        record["conflict"] = {key: getattr(row.conflict, key) for key in told}
+        conflict_keys = ("by_name", "found", "evidence", "basis")
+        record["conflict"] = {key: getattr(row.conflict, key) for key in conflict_keys}
     if code := row.code:
         record["code"] = {
             "function": code.function,

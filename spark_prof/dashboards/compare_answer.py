@@ -17,22 +17,22 @@ from spark_prof.dashboards.units import clean, count, microseconds, shorten
 LONGEST_NAME = 40  # characters of what a side is called
 
 
-def answer(found: Comparison) -> str:
+def answer(comparison: Comparison) -> str:
     """What the comparison comes to, in one sentence, with the sides by name.
 
     It follows from `outcome_of`: no speed is told of what is not comparable, and where both sides
     ran eagerly the kernels are compared, as launches are the host's.
     """
-    outcome = outcome_of(found)
-    names = shown_names(found)
-    phase = found.phase(outcome.phase)
+    outcome = outcome_of(comparison)
+    names = shown_names(comparison)
+    phase = comparison.phase(outcome.phase)
     assert phase is not None
     if outcome.obstacle is not None:
-        return clean(_not_comparable(found, phase, outcome.obstacle))
+        return clean(_not_comparable(comparison, phase, outcome.obstacle))
     assert outcome.change is not None
     a, b = names
-    change, figures = outcome.change, _figures(found, phase, outcome)
-    besides = "".join(_besides(found, phase, outcome))
+    change, figures = outcome.change, _figures(comparison, phase, outcome)
+    besides = "".join(_besides(comparison, phase, outcome))
     if not change.sure:
         what = "the kernels of " if "kernels" in outcome.basis else ""
         return clean(
@@ -45,16 +45,16 @@ def answer(found: Comparison) -> str:
     return clean(f"{b} is {by} than {a}: {figures}{besides}")
 
 
-def shown_names(found: Comparison) -> tuple[str, str]:
+def shown_names(comparison: Comparison) -> tuple[str, str]:
     """What the sides are called in sentences."""
-    a, b = (shorten(name, LONGEST_NAME) for name in found.names)
+    a, b = (shorten(name, LONGEST_NAME) for name in comparison.names)
     return a, b
 
 
-def headline(found: Comparison) -> tuple[tuple[str, str], ...]:
+def headline(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     """The change that the first sentence is about, and the parts that moved most for certain."""
-    outcome = outcome_of(found)
-    phase = found.phase(outcome.phase)
+    outcome = outcome_of(comparison)
+    phase = comparison.phase(outcome.phase)
     if outcome.change is None or phase is None:
         return ()
     parts = [part for part in phase.parts if "kernels" not in outcome.basis
@@ -88,8 +88,8 @@ def one_step(phase: PhaseComparison) -> str:
     one = f"a {phase.one}"
     if phase.phase == "unknown" or not phase.alike or not sizes:
         return one
-    told = count(sizes[0]) if len(sizes) == 1 else f"{count(sizes[0])} to {count(sizes[-1])}"
-    return f"{one} at batch {told}" if phase.phase == "decode" else f"{one} of {told} tokens"
+    size = count(sizes[0]) if len(sizes) == 1 else f"{count(sizes[0])} to {count(sizes[-1])}"
+    return f"{one} at batch {size}" if phase.phase == "decode" else f"{one} of {size} tokens"
 
 
 def _both(names: tuple[str, str], change: Change) -> str:
@@ -97,10 +97,10 @@ def _both(names: tuple[str, str], change: Change) -> str:
     return f"{microseconds(change.a)} on {a}, {microseconds(change.b)} on {b}"
 
 
-def _figures(found: Comparison, phase: PhaseComparison, outcome: Outcome) -> str:
+def _figures(comparison: Comparison, phase: PhaseComparison, outcome: Outcome) -> str:
     """What the change is of, and both sides' figures."""
     assert outcome.change is not None
-    both, step = _both(shown_names(found), outcome.change), one_step(phase)
+    both, step = _both(shown_names(comparison), outcome.change), one_step(phase)
     if "token" in outcome.basis:
         what = "a token's kernels take" if "kernels" in outcome.basis else "a token takes"
         a, b = phase.step_tokens
@@ -110,47 +110,51 @@ def _figures(found: Comparison, phase: PhaseComparison, outcome: Outcome) -> str
     return f"{step} takes {both}"
 
 
-def _besides(found: Comparison, phase: PhaseComparison, outcome: Outcome) -> list[str]:
+def _besides(comparison: Comparison, phase: PhaseComparison, outcome: Outcome) -> list[str]:
     """What else belongs to the sentence: means, eager sides, contexts, few steps."""
-    names, change = shown_names(found), outcome.change
+    names, change = shown_names(comparison), outcome.change
     assert change is not None
-    told = []
-    if max(map(len, found.sides)) > 1:
-        told.append(f", means of {' and '.join(str(len(side)) for side in found.sides)} recordings")
+    clauses = []
+    if max(map(len, comparison.sides)) > 1:
+        clauses.append(
+            f", means of {' and '.join(str(len(side)) for side in comparison.sides)} recordings"
+        )
     if "kernels" in outcome.basis:
-        told.append(
+        clauses.append(
             f"; both ran eagerly, and the step itself, {_both(names, phase.like)}, is as fast "
             "as the host launches"
         )
     else:
-        eager = [name for name, is_eager in zip(names, found.eager, strict=True) if is_eager]
+        eager = [name for name, is_eager in zip(names, comparison.eager, strict=True) if is_eager]
         kernels = change_of(phase, "kernels by token" if outcome.basis == "token" else "kernels")
         if eager:
-            told.append(f"; {eager[0]} ran eagerly: the kernels alone take {_both(names, kernels)}")
+            clauses.append(
+                f"; {eager[0]} ran eagerly: the kernels alone take {_both(names, kernels)}"
+            )
         elif kernels.sure and kernels.a > 0 and not _same_way(kernels, change):
             word = "slower" if kernels.us > 0 else "faster"
-            told.append(f"; the kernels alone are {by_share(kernels).lstrip('+-')} {word}")
-    told += _swapped(found)
+            clauses.append(f"; the kernels alone are {by_share(kernels).lstrip('+-')} {word}")
+    clauses += _swapped(comparison)
     if contexts_differ(phase):
         a, b = phase.context_tokens
-        told.append(f"; contexts differ, {a:,.0f} and {b:,.0f} tokens")
+        clauses.append(f"; contexts differ, {a:,.0f} and {b:,.0f} tokens")
     if phase.fewest < FEWEST["median"]:
-        told.append(f"; only {phase.fewest} steps of a side")
-    return told
+        clauses.append(f"; only {phase.fewest} steps of a side")
+    return clauses
 
 
-def _swapped(found: Comparison) -> list[str]:
+def _swapped(comparison: Comparison) -> list[str]:
     """What kernels of this package run on one side and not on the other."""
-    ours, theirs = ({*swapped_words(side.report)} for side in (found.a, found.b))
+    ours, theirs = ({*swapped_words(side.report)} for side in (comparison.a, comparison.b))
     if ours == theirs:
         return []
-    sides = zip(shown_names(found), (found.a, found.b), (theirs, ours), strict=True)
-    own = [
+    sides = zip(shown_names(comparison), (comparison.a, comparison.b), (theirs, ours), strict=True)
+    clauses = [
         f"{name} has {', '.join(word for word in swapped_words(side.report) if word not in other)}"
         for name, side, other in sides
         if {*swapped_words(side.report)} - other
     ]
-    return [f"; swapped: {' and '.join(own)}"]
+    return [f"; swapped: {' and '.join(clauses)}"]
 
 
 def _same_way(kernels: Change, change: Change) -> bool:
@@ -164,8 +168,8 @@ def _undecided(change: Change) -> str:
     return f"; scatter hides a change of up to {100 * within:.1f} %"
 
 
-def _not_comparable(found: Comparison, phase: PhaseComparison, obstacle: Obstacle) -> str:
-    names = shown_names(found)
+def _not_comparable(comparison: Comparison, phase: PhaseComparison, obstacle: Obstacle) -> str:
+    names = shown_names(comparison)
     why = why_not(obstacle, names, phase.phase)
     line = f"{names[0]} and {names[1]} are not comparable: {why}"
     if obstacle.reason in ("models", "windows", "contexts"):

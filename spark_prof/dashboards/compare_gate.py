@@ -54,8 +54,8 @@ def by_us(us: float) -> Figure:
 
 def by_share(change: Change, us: float | None = None) -> str:
     """A change as a share of side a's figure: +3.1 %."""
-    found = change.share(change.us if us is None else us)
-    return Figure(f"{100 * found:+.1f} %", found) if math.isfinite(found) else "new"
+    ratio = change.share(change.us if us is None else us)
+    return Figure(f"{100 * ratio:+.1f} %", ratio) if math.isfinite(ratio) else "new"
 
 
 def span(change: Change) -> str:
@@ -156,6 +156,6 @@ def _interval(checked: Checked) -> str:
     if kind == "share":
         return f"{100 * change.low:+.1f} to {100 * change.high:+.1f} points"
     if checked.relative or kind == "rate":
-        low, high = (f"{100 * each:+.1f}" for each in change.shares)
+        low, high = (f"{100 * bound:+.1f}" for bound in change.shares)
         return f"{low} to {high} %" if all(map(math.isfinite, change.shares)) else MISSING
     return span(change)

@@ -21,7 +21,7 @@ def why_not(obstacle: Obstacle, names: tuple[str, str], phase: str) -> str:
             f"{theirs or 'unknown'})"
         )
     if kind == "windows":
-        untold = [name for name, told in ((a, ours), (b, theirs)) if not told]
+        untold = [name for name, window in ((a, ours), (b, theirs)) if not window]
         return f"nothing tells the steps of {' and '.join(untold)}"
     if kind == "work":
         if not obstacle.what:
@@ -36,7 +36,7 @@ def why_not(obstacle: Obstacle, names: tuple[str, str], phase: str) -> str:
             "them, no difference is shown"
         )
     if kind == "kernels":
-        lacking = [name for name, ran in ((a, ours), (b, theirs)) if not ran]
+        lacking = [name for name, kernel_count in ((a, ours), (b, theirs)) if not kernel_count]
         return f"both ran eagerly, and no kernel of {' and '.join(lacking)} was recorded"
     kinds = "" if phase == "unknown" else f"{phase} "
     where = ""

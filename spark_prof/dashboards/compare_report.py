@@ -28,7 +28,7 @@ from spark_prof.dashboards.units import shorten
 class Compared:
     """What one run of `compare` found."""
 
-    found: tuple[Comparison, ...]  # each recording against the reference, at least one
+    comparisons: tuple[Comparison, ...]  # each recording against the reference, at least one
     gate: tuple[tuple[Checked, ...], ...] = ()
     """For each of them what became of the limits; empty without limits."""
 
@@ -44,15 +44,17 @@ def render_comparison(compared: Compared, layout: Layout, *, whole: bool = False
     def drawn() -> Document:
         if layout.kind == "html" or whole or layout.bounds.sections:
             return document(compared)
-        return short_comparison(compared.found, _names(compared), _limits(compared), layout.width)
+        return short_comparison(
+            compared.comparisons, _names(compared), _limits(compared), layout.width
+        )
 
-    record, figures = partial(_record, compared), partial(compare_figures, compared.found)
+    record, figures = partial(_record, compared), partial(compare_figures, compared.comparisons)
     return draw(drawn, record, layout, figures)
 
 
 def document(compared: Compared) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
-    first = compared.found[0]
+    first = compared.comparisons[0]
     return section.document(answer(first), headline(first), _sections(compared))
 
 
@@ -60,49 +62,53 @@ def _names(compared: Compared) -> list[Names]:
     """What the sides of each comparison are called."""
     return [
         Names(shorten(a, LONGEST_NAME), shorten(b, LONGEST_NAME), letter)
-        for letter, found in zip(LETTERS[1:], compared.found, strict=False)
-        for a, b in [found.names]
+        for letter, comparison in zip(LETTERS[1:], compared.comparisons, strict=False)
+        for a, b in [comparison.names]
     ]
 
 
 def _limits(compared: Compared) -> list[tuple[Checked, Names]]:
     return [
-        (each, names)
+        (limit, names)
         for names, checked in zip(_names(compared), compared.gate, strict=False)
-        for each in checked
+        for limit in checked
     ]
 
 
 def _sections(compared: Compared) -> Iterator[Section]:
-    pairs = list(zip(_names(compared), compared.found, strict=True))
+    pairs = list(zip(_names(compared), compared.comparisons, strict=True))
     limits = _limits(compared)
     if limits:
         yield compare_gate.gate(limits)
-    yield compare_sections.compared(compared.found)
-    for names, found in pairs:
-        for each in _of_one(found, names):
-            yield replace(each, title=f"{names.b}: {each.title}") if len(pairs) > 1 else each
+    yield compare_sections.compared(compared.comparisons)
+    for names, comparison in pairs:
+        for table_section in _of_one(comparison, names):
+            yield (
+                replace(table_section, title=f"{names.b}: {table_section.title}")
+                if len(pairs) > 1
+                else table_section
+            )
 
 
-def _of_one(found: Comparison, names: Names) -> Iterator[Section]:
-    for phase in found.phases:
+def _of_one(comparison: Comparison, names: Names) -> Iterator[Section]:
+    for phase in comparison.phases:
         yield compare_sections.steps(phase, names)
-        yield compare_sections.components(phase, names, all(found.eager))
+        yield compare_sections.components(phase, names, all(comparison.eager))
         yield compare_sections.layers(phase, names)
         yield compare_sections.kernels(phase, names)
         if phase.phase != "prefill":
             yield compare_sections.engines(phase, names)
-    yield compare_sections.setup(found, names)
-    yield compare_sections.others(found, names)
-    yield compare_sections.findings(found, names)
-    yield compare_sections.notes(found, names)
+    yield compare_sections.setup(comparison, names)
+    yield compare_sections.whole_figures(comparison, names)
+    yield compare_sections.findings(comparison, names)
+    yield compare_sections.notes(comparison, names)
 
 
 SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
 
 def _record(compared: Compared) -> dict[str, Any]:
-    first = compared.found[0]
+    first = compared.comparisons[0]
     return {
         "schema": SCHEMA,
         "kind": "spark-prof compare",
@@ -110,29 +116,29 @@ def _record(compared: Compared) -> dict[str, Any]:
         "comparisons": [
             {
                 "side": letter,
-                "answer": answer(found),
-                "outcome": outcome_of(found),
-                "other": _sides(found.sides[1]),
-                "assumed_start_share": found.assumed or None,
-                "phases": found.phases,
-                "setup": found.setup,
-                "notes": found.notes,
+                "answer": answer(comparison),
+                "outcome": outcome_of(comparison),
+                "other": _sides(comparison.sides[1]),
+                "assumed_start_share": comparison.assumed or None,
+                "phases": comparison.phases,
+                "setup": comparison.setup,
+                "notes": comparison.notes,
             }
-            for letter, found in zip(LETTERS[1:], compared.found, strict=False)
+            for letter, comparison in zip(LETTERS[1:], compared.comparisons, strict=False)
         ],
         "gate": [
             {
-                "limit": each.expression.text,
+                "limit": limit.expression.text,
                 "side": letter,
-                "outcome": each.outcome,
-                "kind": each.reading.kind,
-                "change": each.reading.change,
-                "reason": reason(each, found.names),
+                "outcome": limit.outcome,
+                "kind": limit.reading.kind,
+                "change": limit.reading.change,
+                "reason": reason(limit, comparison.names),
             }
-            for letter, found, checked in zip(
-                LETTERS[1:], compared.found, compared.gate, strict=False
+            for letter, comparison, checked in zip(
+                LETTERS[1:], compared.comparisons, compared.gate, strict=False
             )
-            for each in checked
+            for limit in checked
         ],
     }
 
@@ -142,12 +148,12 @@ def _sides(recordings: Sequence[ComparedRecording]) -> dict[str, Any]:
     report = recordings[0].report
     return {
         "source": recordings[0].source,
-        "recordings": [each.source for each in recordings],
+        "recordings": [recording.source for recording in recordings],
         "run": report.run,
         "gpu": report.gpu,
         "steps": report.steps.count,
         "coverage": report.coverage,
         "conversions_share": report.conversions.share,
-        "findings": [each.id for each in report.findings],
-        "finding_keys": [each.key for each in report.findings],
+        "findings": [finding.id for finding in report.findings],
+        "finding_keys": [finding.key for finding in report.findings],
     }

@@ -50,7 +50,7 @@ _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""
 
 
-def compared(found: Sequence[Comparison]) -> Section:
+def compared(comparisons: Sequence[Comparison]) -> Section:
     """One row a recording: what it is, and its figures."""
     columns = (
         cells.Text("", itemgetter(0)),
@@ -61,15 +61,15 @@ def compared(found: Sequence[Comparison]) -> Section:
         cells.Time("Per token", lambda row: _tpot_us(row[1])),
         cells.Rate("Tokens/s", lambda row: (us := _tpot_us(row[1])) and 1e6 / us, optional=True),
     )
-    sides = (found[0].sides[0], *(each.sides[1] for each in found))
-    names = (found[0].names[0], *(each.names[1] for each in found))
+    sides = (comparisons[0].sides[0], *(comparison.sides[1] for comparison in comparisons))
+    names = (comparisons[0].names[0], *(comparison.names[1] for comparison in comparisons))
     rows = [
         (name if len(side) == 1 else f"{name}, {number}", recording)
         for name, side in zip(names, sides, strict=True)
         for number, recording in enumerate(side, start=1)
     ]
     intro = [f"{names[0]} is the reference."]
-    times = {name: time for name, side in rows if (time := _told(side)) is not None}
+    times = {name: time for name, side in rows if (time := _token_time(side)) is not None}
     if len({time.batch for time in times.values()}) > 1:
         sizes = (
             f"of {name} at batch {time.batch}" if time.batch else f"of {name} at all batch sizes"
@@ -84,7 +84,7 @@ def compared(found: Sequence[Comparison]) -> Section:
     return table("compare_sides", "What is compared", rows, columns, intro)
 
 
-def setup(found: Comparison, names: Names) -> Section:
+def setup(comparison: Comparison, names: Names) -> Section:
     """In what the set-ups differ."""
     columns = (
         cells.Text("", "group"),
@@ -93,36 +93,41 @@ def setup(found: Comparison, names: Names) -> Section:
         cells.Prose(names.b, lambda row: _short(row.b)),
     )
     intro = ("What both recordings tell and tell differently; what one does not tell is a dash.",)
-    return table(_id("setup", names), "What differs in the set-up", found.setup, columns, intro)
+    return table(
+        _id("setup", names), "What differs in the set-up", comparison.setup, columns, intro
+    )
 
 
-def others(found: Comparison, names: Names) -> Section:
+def whole_figures(comparison: Comparison, names: Names) -> Section:
     """Figures of the recordings as a whole: coverage, conversions, clocks."""
     columns = (Column("Figure"), *numbers(names.a, names.b))
     rows = [
-        (f"kernel time with a known {what}", *_mean_share(found, f"coverage.{what}"))
+        (f"kernel time with a known {what}", *_mean_share(comparison, f"coverage.{what}"))
         for what in ("layer", "component", "engine")
     ]
     rows += [
-        ("of the kernel time for format conversions", *_mean_share(found, "conversions.share")),
-        ("clock after the last step", _clock(found.a), _clock(found.b)),
+        (
+            "of the kernel time for format conversions",
+            *_mean_share(comparison, "conversions.share"),
+        ),
+        ("clock after the last step", _clock(comparison.a), _clock(comparison.b)),
     ]
-    kept = tuple(row for row in rows if row[1:] != (MISSING, MISSING))
-    return Section(_id("others", names), "Coverage, conversions, clocks", columns, kept)
+    filled_rows = tuple(row for row in rows if row[1:] != (MISSING, MISSING))
+    return Section(_id("others", names), "Coverage, conversions, clocks", columns, filled_rows)
 
 
-def findings(found: Comparison, names: Names) -> Section:
+def findings(comparison: Comparison, names: Names) -> Section:
     """The findings that only one side has."""
-    sides = ((names.a, *found.sides), (names.b, *found.sides[::-1]))
+    sides = ((names.a, *comparison.sides), (names.b, *comparison.sides[::-1]))
     rows = []
     for name, side, other in sides:
-        told = {each.key for recording in other for each in recording.report.findings}
-        for each in (found for recording in side for found in recording.report.findings):
-            if each.key in told:
+        keys = {finding.key for recording in other for finding in recording.report.findings}
+        for finding in (row for recording in side for row in recording.report.findings):
+            if finding.key in keys:
                 continue
-            cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
-            rows.append((f"only {name}", cost, each.text, each.key))
-            told.add(each.key)
+            cost = microseconds(1e3 * finding.ms_per_token) if finding.ms_per_token else MISSING
+            rows.append((f"only {name}", cost, finding.text, finding.key))
+            keys.add(finding.key)
     columns = (
         Column("Side"),
         *numbers("Per token"),
@@ -132,15 +137,15 @@ def findings(found: Comparison, names: Names) -> Section:
     return Section(_id("findings", names), "Findings of one side only", columns, tuple(rows))
 
 
-def notes(found: Comparison, names: Names) -> Section:
+def notes(comparison: Comparison, names: Names) -> Section:
     """What to know before believing the figures."""
-    return listed(_id("notes", names), "Caveats", found.notes, _LONGEST_NOTE)
+    return listed(_id("notes", names), "Caveats", comparison.notes, _LONGEST_NOTE)
 
 
-def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
+def _mean_share(comparison: Comparison, path: str) -> tuple[str, str]:
     """A share of both sides' reports, the mean of their recordings."""
     get = attrgetter(path)
-    a, b = (share(fmean(get(each.report) for each in side)) for side in found.sides)
+    a, b = (share(fmean(get(recording.report) for recording in side)) for side in comparison.sides)
     return a, b
 
 
@@ -149,13 +154,13 @@ def _clock(side: ComparedRecording) -> str:
     return f"{clocks.sm_mhz:,} MHz" if clocks else MISSING
 
 
-def _told(side: ComparedRecording) -> TokenTime | None:
-    told = side.report.steps.told
-    return told.time if told is not None and told.time.token_us > 0 else None
+def _token_time(side: ComparedRecording) -> TokenTime | None:
+    headline = side.report.steps.told
+    return headline.time if headline is not None and headline.time.token_us > 0 else None
 
 
 def _tpot_us(side: ComparedRecording) -> float | None:
-    return time.token_us if (time := _told(side)) is not None else None
+    return time.token_us if (time := _token_time(side)) is not None else None
 
 
 def _short(text: str) -> str:
@@ -172,29 +177,31 @@ def steps(phase: PhaseComparison, names: Names) -> Section:
     )
     every = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
     rows = []
-    told = phase.obstacle is None
+    comparable = phase.obstacle is None
     if len(phase.sizes) > 1 or not phase.alike:
         # The work of these differs: each side's own figure, and no change.
-        rows.append(("all, as they ran", *_row(phase.whole, told=False), *map(count, every)))
+        rows.append(("all, as they ran", *_row(phase.whole, comparable=False), *map(count, every)))
     rows += [
         (
             f"{size.lower()} {count(row.size)}" if row.size else "all",
-            *_of_size(row.median, told),
+            *_of_size(row.median, comparable),
             count(row.steps_a),
             count(row.steps_b),
         )
         for row in phase.sizes
     ]
     if len([row for row in phase.sizes if row.weight]) > 1:
-        rows.append((f"same sizes, as often as in {names.a}", *_row(phase.like, told), "", ""))
+        rows.append(
+            (f"same sizes, as often as in {names.a}", *_row(phase.like, comparable), "", "")
+        )
     if phase.token and by_token(phase):
-        rows.append(("a token of a sequence", *_row(phase.token, told), "", ""))
+        rows.append(("a token of a sequence", *_row(phase.token, comparable), "", ""))
     intro = [f"Median time of a {phase.unit}." if phase.unit == "step" else "Time in all."]
     if phase.unit == "prompt token":
         intro = ["Median time of a prompt's token; no two steps had the same number of them."]
-    if told and abs(phase.mix_us) > _SMALL * phase.whole.a:
+    if comparable and abs(phase.mix_us) > _SMALL * phase.whole.a:
         intro.append(f"That the sides ran steps of other sizes explains {by_us(phase.mix_us)}.")
-    if told and (context := phase.context):
+    if comparable and (context := phase.context):
         intro.append(
             f"Contexts differ ({context.tokens_a:,.0f} against {context.tokens_b:,.0f} tokens): "
             f"a step grows by {1000 * context.us_per_token:.1f} ns a token, which explains "
@@ -217,21 +224,21 @@ def components(phase: PhaseComparison, names: Names, kernels: bool = False) -> S
         *_columns_of_change(names),
         *numbers(f"Kernels {names.a}", f"Kernels {names.b}", optional=True),
     )
-    name, told = _id(f"components_{phase.phase}", names), phase.obstacle is None
+    name, comparable = _id(f"components_{phase.phase}", names), phase.obstacle is None
     rows = [
         (
             shown_part(part.name),
-            *_row(part.change, told),
+            *_row(part.change, comparable),
             _calls(part.calls_a),
             _calls(part.calls_b),
         )
         for part in phase.parts
     ]
     if kernels:
-        rows.append(("all kernels", *_row(kernels_of(phase), told), "", ""))
-    if not told:
+        rows.append(("all kernels", *_row(kernels_of(phase), comparable), "", ""))
+    if not comparable:
         whole = "recording" if phase.unit == "recording" else "typical step"
-        rows.append((whole, *_row(phase.typical, told=False), "", ""))
+        rows.append((whole, *_row(phase.typical, comparable=False), "", ""))
         both = ("Both sides beside each other, of what is not comparable.",)
         return Section(name, f"Parts of a {phase.one}", columns, tuple(rows), both)
     rows.append(("typical step", *_row(phase.typical), "", ""))
@@ -251,25 +258,25 @@ def components(phase: PhaseComparison, names: Names, kernels: bool = False) -> S
 
 def layers(phase: PhaseComparison, names: Names) -> Section:
     """The layers that differ beyond noise."""
-    told = phase.obstacle is None
-    differ = [row for row in phase.layers if told and _counts(phase, row.change)]
+    comparable = phase.obstacle is None
+    differ = [row for row in phase.layers if comparable and _counts(phase, row.change)]
     columns = (
         cells.Text("Layer", "layer"),
         *_columns_of_change(names),
         cells.Prose("Most of it", lambda row: _most(phase, row), optional=True),
     )
-    alike = [row.layer for row in phase.layers if row not in differ and row.layer is not None]
+    unchanged = [row.layer for row in phase.layers if row not in differ and row.layer is not None]
     intro = f"Time of one layer in a typical {phase.unit}; layers that do not differ are left out"
-    intro += f": {spans(alike)}." if alike else "."
+    intro += f": {spans(unchanged)}." if unchanged else "."
     title = f"Layers that differ in a {phase.one}"
     return table(_id(f"layers_{phase.phase}", names), title, differ, columns, (intro,))
 
 
 def kernels(phase: PhaseComparison, names: Names) -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
-    told = phase.obstacle is None
+    comparable = phase.obstacle is None
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
-    if not told:
+    if not comparable:
         longest = sorted(phase.kernels, key=lambda row: -max(row.change.a, row.change.b))
         differ = longest[:_MOST_BESIDE]
     called = cells.called(row.name for row in differ)
@@ -279,8 +286,8 @@ def kernels(phase: PhaseComparison, names: Names) -> Section:
         cells.Text("Component", "component"),
         cells.SomeTime(names.a, "change.a"),
         cells.SomeTime(names.b, "change.b"),
-        cells.Written("Change", lambda row: by_us(row.change.us) if told else MISSING),
-        cells.Text("95 %", lambda row: span(row.change) if told else MISSING, optional=True),
+        cells.Written("Change", lambda row: by_us(row.change.us) if comparable else MISSING),
+        cells.Text("95 %", lambda row: span(row.change) if comparable else MISSING, optional=True),
         cells.Text("In", lambda row: where.get(row.where, row.where), optional=True),
         cells.Written("Calls", lambda row: _both(*map(_calls, (row.calls_a, row.calls_b))),
                       optional=True),
@@ -292,7 +299,7 @@ def kernels(phase: PhaseComparison, names: Names) -> Section:
         "without what changes from compilation to compilation; one that was replaced stands here "
         f"twice, once as only {names.a} and once as only {names.b}.",
     )
-    title = f"Kernels {'that differ in' if told else 'of'} a {phase.one}"
+    title = f"Kernels {'that differ in' if comparable else 'of'} a {phase.one}"
     return table(_id(f"kernels_{phase.phase}", names), title, differ, columns, intro)
 
 
@@ -339,20 +346,20 @@ def _columns_of_change(names: Names) -> tuple[Column, ...]:
     return tuple(map(showing, titles, _OF_CHANGE))
 
 
-def _row(change: Change, told: bool = True) -> tuple[str, ...]:
+def _row(change: Change, comparable: bool = True) -> tuple[str, ...]:
     """Cells of a change; both sides' figures alone where no change is told."""
-    if told:
+    if comparable:
         return tuple(write(change) for write in _OF_CHANGE)
     return (nothing_as_missing(change.a), nothing_as_missing(change.b), *("",) * 4)
 
 
-def _of_size(change: Change | None, told: bool) -> tuple[str, ...]:
+def _of_size(change: Change | None, comparable: bool) -> tuple[str, ...]:
     """Cells of the steps of one size."""
     if change is None:
         return (*(MISSING,) * 5, "not compared")
     if not math.isfinite(change.low):
-        return (*_row(change, told=False)[:-1], "too few")
-    return _row(change, told)
+        return (*_row(change, comparable=False)[:-1], "too few")
+    return _row(change, comparable)
 
 
 def _counts(phase: PhaseComparison, change: Change) -> bool:
@@ -390,8 +397,8 @@ def _calls(number: float) -> str:
 
 
 def _mix(engines: tuple[tuple[str, float], ...]) -> str:
-    found = ", ".join(f"{share(part)} {label}" for label, part in engines if part >= 0.005)
-    return found or MISSING
+    shares = ", ".join(f"{share(part)} {label}" for label, part in engines if part >= 0.005)
+    return shares or MISSING
 
 
 def _computes_otherwise(part: StepPart) -> bool:

@@ -31,7 +31,7 @@ _CACHES = ("kv_cache_max_concurrency", "kv_cache_size_tokens", "num_gpu_blocks",
 
 
 def short_comparison(
-    found: Sequence[Comparison],
+    comparisons: Sequence[Comparison],
     names: Sequence[Names],
     limits: Sequence[tuple[Checked, Names]],
     width: int,
@@ -43,78 +43,84 @@ def short_comparison(
         limits: what became of each limit, with the sides that it is about.
         width: columns of the page.
     """
-    return fitting(_documents(found, names, limits), width)
+    return fitting(_documents(comparisons, names, limits), width)
 
 
 def _documents(
-    found: Sequence[Comparison], names: Sequence[Names], limits: Sequence[tuple[Checked, Names]]
+    comparisons: Sequence[Comparison],
+    names: Sequence[Names],
+    limits: Sequence[tuple[Checked, Names]],
 ) -> Iterator[Document]:
-    first = found[0]
+    first = comparisons[0]
     for parts, kernels, settings, caveats in _ROWS:
         sections: list[Section] = []
         if limits:
             gate = compare_gate.gate(_worst_first(limits))
             sections.append(first_rows(replace(gate, intro=()), _MOST_LIMITS, "limits"))
-        if len(found) > 1:
-            sections += [_answers(found)]
+        if len(comparisons) > 1:
+            sections += [_answers(comparisons)]
         else:
-            sides = compare_sections.compared(found)
+            sides = compare_sections.compared(comparisons)
             sections.append(first_rows(sides, min(_MOST_SIDES, 2 + parts), "recordings"))
             sections += _of_one(first, names[0], parts, kernels, settings)
-        sections.append(_caveats(found, caveats))
-        sections.append(commands("more", "More", _more(found)))
+        sections.append(_caveats(comparisons, caveats))
+        sections.append(commands("more", "More", _more(comparisons)))
         yield document(answer(first), headline(first), sections)
 
 
 def _worst_first(limits: Sequence[tuple[Checked, Names]]) -> list[tuple[Checked, Names]]:
     order = ("failed", "undecided", "passed")
-    return sorted(limits, key=lambda each: order.index(each[0].outcome))
+    return sorted(limits, key=lambda limit: order.index(limit[0].outcome))
 
 
-def _answers(found: Sequence[Comparison]) -> Section:
+def _answers(comparisons: Sequence[Comparison]) -> Section:
     """A line a side: what it is beside the reference."""
     rows = []
-    for each in found:
-        outcome = outcome_of(each)
-        phase = each.phase(outcome.phase)
+    for comparison in comparisons:
+        outcome = outcome_of(comparison)
+        phase = comparison.phase(outcome.phase)
         assert phase is not None
         change = outcome.change or change_of(phase, outcome.basis)
         figures = (microseconds(change.a), microseconds(change.b))
-        told = (by_share(change), span_of_share(change), verdict(change))
+        change_texts = (by_share(change), span_of_share(change), verdict(change))
         what = f"kernels, {one_step(phase)}" if "kernels" in outcome.basis else one_step(phase)
         if outcome.obstacle:
-            told = (MISSING, MISSING, "not comparable")
-        rows.append((each.names[1], what, *figures, *told))
+            change_texts = (MISSING, MISSING, "not comparable")
+        rows.append((comparison.names[1], what, *figures, *change_texts))
     columns = (
         cells.Text("Side", lambda row: clean(row[0])),
         cells.Text("Of", lambda row: row[1], optional=True),
-        cells.Written(clean(found[0].names[0]), itemgetter(2)),
+        cells.Written(clean(comparisons[0].names[0]), itemgetter(2)),
         cells.Written("Side's", itemgetter(3)),
         cells.Written("Change", itemgetter(4)),
         cells.Text("95 %", lambda row: row[5], optional=True),
         cells.Text("It is", lambda row: row[6]),
     )
-    intro = (f"{found[0].names[0]} is the reference.",)
+    intro = (f"{comparisons[0].names[0]} is the reference.",)
     return first_rows(table("compare_answers", "Answers", rows, columns, intro), _MOST_ANSWERS)
 
 
 def _of_one(
-    found: Comparison, names: Names, parts: int, kernels: int, settings: int
+    comparison: Comparison, names: Names, parts: int, kernels: int, settings: int
 ) -> Iterator[Section]:
-    outcome = outcome_of(found)
-    phase = found.phase(outcome.phase)
+    outcome = outcome_of(comparison)
+    phase = comparison.phase(outcome.phase)
     assert phase is not None
-    others = [each for each in found.phases if each is not phase and not each.obstacle]
+    other_phases = [
+        other_phase
+        for other_phase in comparison.phases
+        if other_phase is not phase and not other_phase.obstacle
+    ]
     sizes = compare_sections.steps(phase, names)
     yield first_rows(sizes, _MOST_SIZES + (len(phase.sizes) > 1), "sizes")
-    yield from (_one_line(each, names) for each in others)
+    yield from (_one_line(other_phase, names) for other_phase in other_phases)
     yield _largest_parts(phase, names, parts, kernels="kernels" in outcome.basis)
     differing = compare_sections.kernels(_by_change(phase), names)
     yield first_rows(replace(differing, intro=()), kernels)
     if outcome.phase != "prefill":
         changed = compare_sections.engines(phase, names)
         yield first_rows(replace(changed, intro=()), _MOST_ENGINES)
-    setup = replace(found, setup=tuple(sorted(found.setup, key=_is_small)))
+    setup = replace(comparison, setup=tuple(sorted(comparison.setup, key=_is_small)))
     yield first_rows(replace(compare_sections.setup(setup, names), intro=()), settings, "settings")
 
 
@@ -149,17 +155,17 @@ def _by_change(phase: PhaseComparison) -> PhaseComparison:
     return replace(phase, kernels=tuple(sorted(phase.kernels, key=lambda k: -abs(k.change.us))))
 
 
-def _caveats(found: Sequence[Comparison], most: int) -> Section:
-    texts = list(dict.fromkeys(note for each in found for note in each.notes))
-    shown = [abridged(text, _LONGEST_CAVEAT) for text in texts[:most]]
+def _caveats(comparisons: Sequence[Comparison], most: int) -> Section:
+    texts = list(dict.fromkeys(note for comparison in comparisons for note in comparison.notes))
+    caveats = [abridged(text, _LONGEST_CAVEAT) for text in texts[:most]]
     if len(texts) > most:
-        shown[-1] = f"{shown[-1].rstrip('.')}. And {len(texts) - most} more: --all."
-    return listed("compare_notes", "Caveats", shown)
+        caveats[-1] = f"{caveats[-1].rstrip('.')}. And {len(texts) - most} more: --all."
+    return listed("compare_notes", "Caveats", caveats)
 
 
-def _more(found: Sequence[Comparison]) -> Iterator[Command]:
-    sides = (found[0].sides[0], *(each.sides[1] for each in found))
-    sources = [source_word(",".join(each.source for each in side)) for side in sides]
+def _more(comparisons: Sequence[Comparison]) -> Iterator[Command]:
+    sides = (comparisons[0].sides[0], *(comparison.sides[1] for comparison in comparisons))
+    sources = [source_word(",".join(recording.source for recording in side)) for side in sides]
     yield command("spark-prof", "compare", *sources, "--all")
     if all(len(side) == 1 for side in sides):
         yield command("spark-prof", "explore", *sources)

@@ -152,10 +152,10 @@ def _failures(dataset: Dataset) -> Section:
 
 def _notes(dataset: Dataset) -> Section:
     """What to know before believing a figure; a note of several recordings stands there once."""
-    found: dict[str, list[str]] = defaultdict(list)
+    names_by_note: dict[str, list[str]] = defaultdict(list)
     for recording in dataset.recordings:
         for note in recording.notes:
-            found[note].append(recording.name)
+            names_by_note[note].append(recording.name)
     everywhere = len(dataset.recordings)
 
     def whose(names: list[str]) -> str:
@@ -167,7 +167,7 @@ def _notes(dataset: Dataset) -> Section:
         cells.Text("Recording", lambda pair: whose(pair[1]), longest=_LONGEST_FIELD),
         cells.Prose("Note", lambda pair: pair[0], longest=_LONGEST_PROSE),
     )
-    return table("notes", "Caveats", found.items(), columns)
+    return table("notes", "Caveats", names_by_note.items(), columns)
 
 
 def render_clients(results: Sequence[BenchmarkResult], layout: Layout) -> str:

@@ -54,7 +54,7 @@ class Diagnosis:
     one_gpu: bool = False  # whether somebody named the GPU that a model is for
 
 
-def render_diagnosis(found: Diagnosis, layout: Layout, *, whole: bool = False) -> str:
+def render_diagnosis(diagnosis: Diagnosis, layout: Layout, *, whole: bool = False) -> str:
     """Draws a diagnosis in a format.
 
     Args:
@@ -63,56 +63,58 @@ def render_diagnosis(found: Diagnosis, layout: Layout, *, whole: bool = False) -
     """
 
     def drawn() -> Document:
-        everything = document_of(found)
+        everything = document_of(diagnosis)
         if layout.kind == "html" or whole or layout.bounds.sections:
             return everything
-        return short_diagnosis(everything, found.findings, layout.width)
+        return short_diagnosis(everything, diagnosis.findings, layout.width)
 
-    return draw(drawn, lambda: _record(found), layout)
+    return draw(drawn, lambda: _record(diagnosis), layout)
 
 
-def _record(found: Diagnosis) -> dict[str, Any]:
+def _record(diagnosis: Diagnosis) -> dict[str, Any]:
     """What JSON has: the verdict with its sentence, and what else is the matter below `also`."""
-    told = {name: value for name, value in vars(found).items() if name not in _NOT_IN_JSON}
-    verdicts = verdicts_of(found)
-    told["known_issues"] = found.audit.known_issues if found.audit else ()
+    record = {name: value for name, value in vars(diagnosis).items() if name not in _NOT_IN_JSON}
+    verdicts = verdicts_of(diagnosis)
+    record["known_issues"] = diagnosis.audit.known_issues if diagnosis.audit else ()
     if not verdicts:
-        return {"schema": SCHEMA, **told}
+        return {"schema": SCHEMA, **record}
     verdict = {**vars(verdicts[0]), "text": verdict_sentence(verdicts), "also": verdicts[1:]}
-    return {"schema": SCHEMA, "verdict": verdict, **told}
+    return {"schema": SCHEMA, "verdict": verdict, **record}
 
 
-def verdicts_of(found: Diagnosis) -> tuple[Verdict, ...]:
+def verdicts_of(diagnosis: Diagnosis) -> tuple[Verdict, ...]:
     """What is the matter, the worst first; none where only a model was asked about."""
-    if found.audit is not None:
-        return verdicts_of_audit(found.audit, found.findings)
-    if found.machine is not None:
-        return verdicts_of_machine(found.machine, found.findings)
+    if diagnosis.audit is not None:
+        return verdicts_of_audit(diagnosis.audit, diagnosis.findings)
+    if diagnosis.machine is not None:
+        return verdicts_of_machine(diagnosis.machine, diagnosis.findings)
     return ()
 
 
-def document_of(found: Diagnosis) -> Document:
+def document_of(diagnosis: Diagnosis) -> Document:
     """The document that text, Markdown and HTML draw: the verdict, then what to change."""
-    title = f"spark-prof doctor: {shorten(found.subject, 200)}"
-    verdict = verdict_sentence(verdicts_of(found))
-    if not verdict and found.ceilings is not None:
-        verdict = ceiling_section.at_most(found.ceilings)
-    return document(title, (), _sections(found), verdict=verdict)
+    title = f"spark-prof doctor: {shorten(diagnosis.subject, 200)}"
+    verdict = verdict_sentence(verdicts_of(diagnosis))
+    if not verdict and diagnosis.ceilings is not None:
+        verdict = ceiling_section.at_most(diagnosis.ceilings)
+    return document(title, (), _sections(diagnosis), verdict=verdict)
 
 
-def _sections(found: Diagnosis) -> Iterator[Section]:
-    yield run_section.findings(found.findings)
-    yield from issue_section.known_issues(found.audit)
-    if found.audit is not None:
-        yield from _of_audit(found.audit)
-    if found.machine is not None:
-        yield _installed(found.machine)
-        yield _libraries(found.machine)
-        yield listed("machine-notes", "What could not be looked at", found.machine.lost, _LONGEST)
-    if found.ceilings is not None:
-        yield from ceiling_section.sections(found.ceilings, found.one_gpu)
-    if found.measured is not None:
-        yield measured(found.measured)
+def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
+    yield run_section.findings(diagnosis.findings)
+    yield from issue_section.known_issues(diagnosis.audit)
+    if diagnosis.audit is not None:
+        yield from _of_audit(diagnosis.audit)
+    if diagnosis.machine is not None:
+        yield _installed(diagnosis.machine)
+        yield _libraries(diagnosis.machine)
+        yield listed(
+            "machine-notes", "What could not be looked at", diagnosis.machine.lost, _LONGEST
+        )
+    if diagnosis.ceilings is not None:
+        yield from ceiling_section.sections(diagnosis.ceilings, diagnosis.one_gpu)
+    if diagnosis.measured is not None:
+        yield measured(diagnosis.measured)
 
 
 def _of_audit(audit: Audit) -> Iterator[Section]:
@@ -133,8 +135,8 @@ def _installed(machine: Machine) -> Section:
         ("nvcc", " ".join(filter(None, (machine.nvcc, machine.cuda)))),
         ("libcupti", machine.cupti),
     ]
-    shown = [(name, value or MISSING) for name, value in fields]
-    return pairs("installed", "What is installed here", shown, _LONGEST)
+    rows = [(name, value or MISSING) for name, value in fields]
+    return pairs("installed", "What is installed here", rows, _LONGEST)
 
 
 def _libraries(machine: Machine) -> Section:
@@ -152,7 +154,7 @@ def _libraries(machine: Machine) -> Section:
     return table("libraries", title, machine.libraries, columns, intro)
 
 
-def measured(found: Measured) -> Section:
+def measured(ceilings: Measured) -> Section:
     """Lists the measured ceilings, and how the device stood before and after."""
     columns = (
         cells.Text(
@@ -165,14 +167,14 @@ def measured(found: Measured) -> Section:
         cells.Count("Repeats", "repeats", optional=True),
         cells.Prose("How", "how"),
     )
-    about = f"{found.device}, measured {found.taken} with torch {found.torch}."
+    about = f"{ceilings.device}, measured {ceilings.taken} with torch {ceilings.torch}."
     states = [
         f"{when}: {state.words}."
-        for when, state in (("Before", found.before), ("After", found.after))
+        for when, state in (("Before", ceilings.before), ("After", ceilings.after))
         if state.words
     ]
-    intro = (about, *states, *found.notes)
-    return table("measured", "Measured ceilings", found.measurements, columns, intro)
+    intro = (about, *states, *ceilings.notes)
+    return table("measured", "Measured ceilings", ceilings.measurements, columns, intro)
 
 
 def _amount(value: float, unit: str) -> str:

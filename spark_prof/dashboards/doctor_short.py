@@ -33,7 +33,7 @@ def short_diagnosis(whole: Document, findings: Sequence[Finding], width: int) ->
             document(
                 whole.title,
                 (),
-                _shown(findings, whole.sections, rows),
+                _first_rows_of(findings, whole.sections, rows),
                 whole.caveats,
                 whole.verdict,
             )
@@ -43,10 +43,10 @@ def short_diagnosis(whole: Document, findings: Sequence[Finding], width: int) ->
     )
 
 
-def _shown(
+def _first_rows_of(
     findings: Sequence[Finding], sections: Sequence[Section], rows: int
 ) -> Iterator[Section]:
-    texts = [f"{number}. {_in_short(each)}" for number, each in enumerate(findings, start=1)]
+    texts = [f"{number}. {_in_short(finding)}" for number, finding in enumerate(findings, start=1)]
     title = f"Findings ({count(len(texts))})"
     yield first_rows(listed("findings", title, texts), max(rows // 2, 1), "findings")
     left_out = []
@@ -64,8 +64,10 @@ def _shown(
         yield listed("more", "", [f"{', '.join(left_out)}: --all."])
 
 
-def _in_short(found: Finding) -> str:
-    return f"{abridged(found.text, _LONGEST_FINDING)} {abridged(found.fix, _LONGEST_FIX)}".strip()
+def _in_short(finding: Finding) -> str:
+    return (
+        f"{abridged(finding.text, _LONGEST_FINDING)} {abridged(finding.fix, _LONGEST_FIX)}".strip()
+    )
 
 
 def _cell(cell: Cell) -> Cell:

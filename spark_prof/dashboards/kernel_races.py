@@ -29,7 +29,7 @@ def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> st
     """Draws what a request would time, and of a recording what it ran for it."""
     rows = [(piece, tokens) for piece in request.pieces() for tokens in request.tokens]
 
-    def ran(show: Callable[[Recorded], object]) -> Callable[[tuple[Piece, int]], object]:
+    def of_recorded(show: Callable[[Recorded], object]) -> Callable[[tuple[Piece, int]], object]:
         return lambda row: show(request.recorded[row]) if row in request.recorded else None
 
     columns = (
@@ -37,9 +37,11 @@ def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> st
         cells.Text("Format", lambda row: row[0][1]),
         cells.Text("Size", lambda row: _size(_work(*row))),
         cells.Count("Tokens", lambda row: row[1]),
-        cells.Prose("Recorded", ran(recorded_names), optional=True),
-        cells.Time("A call", ran(lambda recorded: recorded.us), optional=True),
-        cells.Text("Owner", ran(lambda recorded: "proven" if recorded.proven else "guessed")),
+        cells.Prose("Recorded", of_recorded(recorded_names), optional=True),
+        cells.Time("A call", of_recorded(lambda recorded: recorded.us), optional=True),
+        cells.Text(
+            "Owner", of_recorded(lambda recorded: "proven" if recorded.proven else "guessed")
+        ),
     )
     sections = [table("work", "Pieces of work", rows, columns if run else columns[:4])]
     if run is not None:
@@ -51,7 +53,7 @@ def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> st
             asdict(_work(*row)) | {"label": _label(row[0]), "recorded": request.recorded.get(row)}
             for row in rows
         ],
-        "not_raced": [] if run is None else [each._asdict() for each in run.left_out],
+        "not_raced": [] if run is None else [component._asdict() for component in run.left_out],
     }
     return draw(lambda: drawn, lambda: record, layout)
 
@@ -59,10 +61,10 @@ def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> st
 def _not_raced(run: RecordedRun) -> Section:
     columns = (
         cells.Text("Component", "component"),
-        cells.Text("Kernels a step", lambda each: f"{each.kernels:.0f}"),
+        cells.Text("Kernels a step", lambda component: f"{component.kernels:.0f}"),
         cells.Prose("Why", "why"),
     )
-    rest = sum(each.kernels for each in run.left_out)
+    rest = sum(component.kernels for component in run.left_out)
     intro = f"{rest:.0f} of {run.kernels:.0f} kernels of a step of {run.model} are not raced."
     return table("not_raced", "Not raced", run.left_out, columns, (intro,))
 
@@ -83,30 +85,30 @@ def _work(piece: Piece, tokens: int) -> Work:
 def recorded_names(recorded: Recorded) -> str:
     """Its products, as many as a reader wants; how many other kernels there are."""
     names = list(dict.fromkeys(short_name(name) for name in recorded.kernels if is_gemm(name)))
-    shown = names[:_MOST_NAMES] or [short_name(recorded.kernels[0])]
+    listed_names = names[:_MOST_NAMES] or [short_name(recorded.kernels[0])]
     products = sum(is_gemm(name) for name in recorded.kernels) or 1
     rest = len(recorded.kernels) - products
-    return " + ".join(shown) + (f" and {counted(rest, 'other')}" if rest else "")
+    return " + ".join(listed_names) + (f" and {counted(rest, 'other')}" if rest else "")
 
 
-def render_bench(found: Report, layout: Layout, run: RecordedRun | None = None) -> str:
+def render_bench(report: Report, layout: Layout, run: RecordedRun | None = None) -> str:
     """Draws a run of the benchmark in a format, of the layers of a recorded run if there is one."""
     headline = (
-        ("read", bandwidth(found.ceilings.read.median)),
-        ("copied", bandwidth(found.ceilings.copy.median)),
-        ("an empty launch in a graph", microseconds(found.ceilings.launch_us.median)),
+        ("read", bandwidth(report.ceilings.read.median)),
+        ("copied", bandwidth(report.ceilings.copy.median)),
+        ("an empty launch in a graph", microseconds(report.ceilings.launch_us.median)),
     )
-    sections = [*(_times(each, found) for each in _TITLES), _not_timed(found)]
-    record = asdict(found) | {"cells": [_timed(cell, found) for cell in found.cells]}
+    sections = [*(_times(kind, report) for kind in _TITLES), _not_timed(report)]
+    record = asdict(report) | {"cells": [_timed(cell, report) for cell in report.cells]}
     if run is not None:
         sections.append(_not_raced(run))
-        record["not_raced"] = [each._asdict() for each in run.left_out]
-    drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
+        record["not_raced"] = [kind._asdict() for kind in run.left_out]
+    drawn = document(f"spark-prof kernels bench: {report.machine.name}", headline, sections)
     return draw(lambda: drawn, lambda: record, layout)
 
 
-def _times(kind: str, found: Report) -> Section:
-    timed = [cell for cell in found.cells if cell.kind == kind]
+def _times(kind: str, report: Report) -> Section:
+    timed = [cell for cell in report.cells if cell.kind == kind]
     searched = any(cell.before_us is not None for cell in timed)
     recorded = any(cell.recorded for cell in timed)
     beside = (
@@ -120,8 +122,8 @@ def _times(kind: str, found: Report) -> Section:
         cells.Count("Tokens", "work.tokens"),
         *((cells.Time("Before", "before_us"),) if searched else ()),
         cells.Time("Time", "ours"),
-        cells.Share("Of read", lambda cell: _of_read(cell, found) if cell.weight_bytes else None),
-        cells.Time("Floor", found.ceilings.floor_us),
+        cells.Share("Of read", lambda cell: _of_read(cell, report) if cell.weight_bytes else None),
+        cells.Time("Floor", report.ceilings.floor_us),
         cells.Text("Fastest other", lambda cell: (cell.best_peer() or (MISSING,))[0]),
         cells.Time("Its time", lambda cell: (cell.best_peer() or (None, None))[1]),
         cells.Times("Gain", lambda cell: _gain(cell) or None),
@@ -156,16 +158,16 @@ def _gain(cell: Cell) -> float | None:
     return peer[1] / cell.ours if cell.ours and peer else None
 
 
-def _of_read(cell: Cell, found: Report) -> float | None:
-    return found.ceilings.share(cell, cell.ours) if cell.ours else None
+def _of_read(cell: Cell, report: Report) -> float | None:
+    return report.ceilings.share(cell, cell.ours) if cell.ours else None
 
 
-def _not_timed(found: Report) -> Section:
+def _not_timed(report: Report) -> Section:
     reasons: dict[str, list[str]] = defaultdict(list)
-    for result in (result for cell in found.cells for result in cell.results):
+    for result in (result for cell in report.cells for result in cell.results):
         if result.failed:
             reasons[result.contestant].append(result.failed)
-    for shape in found.left_out:
+    for shape in report.left_out:
         reasons[shape.what].append(shape.why)
     columns = (
         cells.Text("Not timed", lambda pair: pair[0]),
@@ -175,9 +177,9 @@ def _not_timed(found: Report) -> Section:
     return table("failures", "Not timed", reasons.items(), columns)
 
 
-def _timed(cell: Cell, found: Report) -> dict[str, Any]:
+def _timed(cell: Cell, report: Report) -> dict[str, Any]:
     return asdict(cell) | {
-        "floor_us": found.ceilings.floor_us(cell),
-        "share_of_read": _of_read(cell, found),
+        "floor_us": report.ceilings.floor_us(cell),
+        "share_of_read": _of_read(cell, report),
         "gain": _gain(cell),
     }

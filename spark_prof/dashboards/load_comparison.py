@@ -27,29 +27,29 @@ _FIELDS = {
 }
 
 
-def render_loads(found: LoadComparison, layout: Layout) -> str:
+def render_loads(comparison: LoadComparison, layout: Layout) -> str:
     """Draws the comparison in a format."""
-    return draw(lambda: document(found), lambda: _record(found), layout)
+    return draw(lambda: document(comparison), lambda: _record(comparison), layout)
 
 
-def document(found: LoadComparison) -> Document:
+def document(comparison: LoadComparison) -> Document:
     """The document that text, Markdown and HTML draw."""
-    return section.document(answer(found), (), _sections(found))
+    return section.document(answer(comparison), (), _sections(comparison))
 
 
-def answer(found: LoadComparison) -> str:
+def answer(comparison: LoadComparison) -> str:
     """Which side is faster for its clients, or why that is not told."""
-    a, b = found.names
-    if found.other:
-        ours, theirs = (_shown(getattr(load, found.other)) for load in found.loads)
+    a, b = comparison.names
+    if comparison.other:
+        ours, theirs = (_load_value(getattr(load, comparison.other)) for load in comparison.loads)
         return clean(
-            f"{a} and {b} are not comparable: their loads differ ({_FIELDS[found.other]}: {ours} "
-            f"and {theirs})"
+            f"{a} and {b} are not comparable: their loads differ ({_FIELDS[comparison.other]}: "
+            f"{ours} and {theirs})"
         )
-    told = found.headline
-    assert told is not None
-    short, what = _NAMES[told.quantity]
-    change = told.change
+    latency = comparison.headline
+    assert latency is not None
+    short, what = _NAMES[latency.quantity]
+    change = latency.change
     figures = f"{what} takes {microseconds(change.a)} on {a}, {microseconds(change.b)} on {b}"
     figures += f" ({short}, means)"
     if not math.isfinite(change.low):
@@ -62,54 +62,58 @@ def answer(found: LoadComparison) -> str:
     return clean(f"{b} is {by_share(change).lstrip('+-')} {word} than {a}: {figures}")
 
 
-def _sections(found: LoadComparison) -> Iterator[Section]:
-    a, b = found.names
-    told = not found.other
+def _sections(comparison: LoadComparison) -> Iterator[Section]:
+    a, b = comparison.names
+    comparable = not comparison.other
 
-    def known(row: ComparedLatency) -> bool:
-        return told and math.isfinite(row.change.low)
+    def has_interval(row: ComparedLatency) -> bool:
+        return comparable and math.isfinite(row.change.low)
 
     columns = (
         cells.Text("Latency", lambda row: _NAMES[row.quantity][0]),
         cells.Written(clean(a), lambda row: microseconds(row.change.a)),
         cells.Written(clean(b), lambda row: microseconds(row.change.b)),
-        cells.Written("Change", lambda row: by_us(row.change.us) if known(row) else MISSING),
-        cells.Written("", lambda row: by_share(row.change) if known(row) else MISSING),
-        cells.Text("95 %", lambda row: span(row.change) if known(row) else MISSING, optional=True),
-        cells.Text(f"{clean(b)} is", lambda row: verdict(row.change) if known(row) else MISSING),
+        cells.Written("Change", lambda row: by_us(row.change.us) if has_interval(row) else MISSING),
+        cells.Written("", lambda row: by_share(row.change) if has_interval(row) else MISSING),
+        cells.Text(
+            "95 %", lambda row: span(row.change) if has_interval(row) else MISSING, optional=True
+        ),
+        cells.Text(
+            f"{clean(b)} is", lambda row: verdict(row.change) if has_interval(row) else MISSING
+        ),
     )
-    yield table("load_latencies", "What clients saw", found.latencies, columns)
+    yield table("load_latencies", "What clients saw", comparison.latencies, columns)
     throughput = [f"{rate(value)} on {name}" for name, value in
-                  zip(found.names, found.throughput, strict=True) if value]  # fmt: skip
+                  zip(comparison.names, comparison.throughput, strict=True) if value]  # fmt: skip
     if len(throughput) == 2:
         yield listed("load_throughput", "Output tokens/s", [", ".join(throughput)])
-    yield listed("load_notes", "Caveats", _notes(found))
+    yield listed("load_notes", "Caveats", _notes(comparison))
 
 
-def _notes(found: LoadComparison) -> Iterator[str]:
-    a, b = found.names
-    if min(map(len, found.sources)) == 1:
+def _notes(comparison: LoadComparison) -> Iterator[str]:
+    a, b = comparison.names
+    if min(map(len, comparison.sources)) == 1:
         yield (
             "One result on a side: engine starts are taken to differ by up to 2 %, and nothing "
             "tells how much a client's runs do; give several a side, as A1,A2,A3 B1,B2,B3."
         )
-    if found.models[0] != found.models[1]:
-        yield f"The servers called their models {found.models[0]} and {found.models[1]}."
-    for name, count in zip((a, b), found.failed, strict=True):
+    if comparison.models[0] != comparison.models[1]:
+        yield f"The servers called their models {comparison.models[0]} and {comparison.models[1]}."
+    for name, count in zip((a, b), comparison.failed, strict=True):
         if count:
             yield f"{count:,} requests of {name} failed: those that did not are compared."
 
 
-def _shown(value: float | None) -> str:
+def _load_value(value: float | None) -> str:
     return "as fast as they go" if value is None else f"{value:,.6g}"
 
 
-def _record(found: LoadComparison) -> dict[str, Any]:
+def _record(comparison: LoadComparison) -> dict[str, Any]:
     names = ("concurrency", "request_rate", "input_tokens", "output_tokens")
     return {
         "schema": 1,
         "kind": "spark-prof compare of load tests",
-        "answer": answer(found),
+        "answer": answer(comparison),
         "sides": [
             {
                 "name": name,
@@ -120,15 +124,15 @@ def _record(found: LoadComparison) -> dict[str, Any]:
                 "failed": failed,
             }
             for name, sources, model, load, throughput, failed in zip(
-                found.names,
-                found.sources,
-                found.models,
-                found.loads,
-                found.throughput,
-                found.failed,
+                comparison.names,
+                comparison.sources,
+                comparison.models,
+                comparison.loads,
+                comparison.throughput,
+                comparison.failed,
                 strict=True,
             )
         ],
-        "other_load": found.other or None,
-        "latencies": found.latencies,
+        "other_load": comparison.other or None,
+        "latencies": comparison.latencies,
     }

@@ -23,14 +23,14 @@ def fitting(documents: Iterable[Document], width: int = COLUMNS) -> Document:
     Args:
         width: columns of the page: a wide one shows more columns, which may take more lines.
     """
-    found = iter(documents)
-    shown = next(found)
+    candidates = iter(documents)
+    candidate = next(candidates)
     while (
-        max(height(shown, columns) for columns in {COLUMNS, width}) > LINES
-        and (shorter := next(found, None)) is not None
+        max(height(candidate, columns) for columns in {COLUMNS, width}) > LINES
+        and (shorter := next(candidates, None)) is not None
     ):
-        shown = shorter
-    return shown
+        candidate = shorter
+    return candidate
 
 
 def first_rows(section: Section, most: int, what: str = "more") -> Section:

@@ -83,7 +83,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         counter_section.kernels(report),
         counter_section.weights(report),
         conversion_section.attributed(report),
-        conversion_section.others(report),
+        conversion_section.uncounted(report),
         kernel_section.modules(report),
         audit_section.layers(report.audit),
         *issue_section.known_issues(report.audit),

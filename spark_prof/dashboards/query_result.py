@@ -29,11 +29,13 @@ def as_text(columns: Sequence[str], rows: Iterable[Row], limit: Limit = None) ->
     """A table for a terminal: cells of a foreign trace can neither move its cursor nor break it."""
     waiting = iter(rows)
     most = min(limit or MOST_LINES, MOST_LINES)
-    shown = [[_cell(value) for value in row] for row in islice(waiting, most)]
+    cell_rows = [[_cell(value) for value in row] for row in islice(waiting, most)]
     titles = [shorten(name, _WIDEST_CELL) for name in columns]
-    widths = [max(map(cell_len, cells)) for cells in zip(titles, *shown, strict=True)]
-    right = [bool(shown) and all(_is_number(row[i]) for row in shown) for i in range(len(titles))]
-    for line in (titles, ["─" * width for width in widths], *shown):
+    widths = [max(map(cell_len, cells)) for cells in zip(titles, *cell_rows, strict=True)]
+    right = [
+        bool(cell_rows) and all(_is_number(row[i]) for row in cell_rows) for i in range(len(titles))
+    ]
+    for line in (titles, ["─" * width for width in widths], *cell_rows):
         cells = [
             f"{' ' * (width - cell_len(cell))}{cell}" if to_right else set_cell_size(cell, width)
             for cell, width, to_right in zip(line, widths, right, strict=True)

@@ -32,9 +32,9 @@ def render_kernels(
     """Draws the list of replacement kernels, and what was measured of them."""
     number = [("kernels", count(len(kernels)))]
     drawn = (_kernels(kernels, runs), _proofs(kernels))
-    found = document("spark-prof: replacement kernels", number, drawn)
+    page = document("spark-prof: replacement kernels", number, drawn)
     record = [_listed(kernel, runs) for kernel in kernels]
-    return draw(lambda: found, lambda: record, layout)
+    return draw(lambda: page, lambda: record, layout)
 
 
 def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Section:
@@ -60,15 +60,17 @@ def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Secti
 
 
 def _proofs(kernels: Iterable[ReplacementKernel]) -> Section:
-    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    names_by_proof: dict[tuple[str, str], list[str]] = defaultdict(list)
     for kernel in kernels:
-        alike[kernel.tolerance, kernel.bytes].append(kernel.name)
+        names_by_proof[kernel.tolerance, kernel.bytes].append(kernel.name)
     columns = (
         cells.Prose("Name", lambda pair: ", ".join(pair[1])),
         cells.Prose("A result may be off by", lambda pair: pair[0][0]),
         cells.Prose("Bytes of a call", lambda pair: pair[0][1]),
     )
-    return table("proofs", "What each is held against", alike.items(), columns, (_LETTERS,))
+    return table(
+        "proofs", "What each is held against", names_by_proof.items(), columns, (_LETTERS,)
+    )
 
 
 def _measured(kernel: ReplacementKernel, runs: Iterable[Run]) -> list[Run]:
@@ -113,38 +115,38 @@ class Checked:
 
     def number(self, status: str, check: str | None = None) -> int:
         """How many cases ended like that, of all kernels or those of one name in `check`."""
-        wanted = (v for v in self.verdicts if check in (None, v.kernel))
-        return sum(verdict.status == status for verdict in wanted)
+        verdicts = (v for v in self.verdicts if check in (None, v.kernel))
+        return sum(verdict.status == status for verdict in verdicts)
 
 
-def render_checks(found: Checked, layout: Layout) -> str:
+def render_checks(checked: Checked, layout: Layout) -> str:
     """Draws a run of the checks in a format."""
-    ended = {status: found.number(status) for status in _STATUS}
+    ended = {status: checked.number(status) for status in _STATUS}
     record = {
-        "schema": _SCHEMA, "device": found.device, "where": found.where, **ended,
-        "cases": found.verdicts,
+        "schema": _SCHEMA, "device": checked.device, "where": checked.where, **ended,
+        "cases": checked.verdicts,
     }  # fmt: skip
     drawn = document(
-        f"spark-prof kernels check: {found.where}",
+        f"spark-prof kernels check: {checked.where}",
         [(status, count(number)) for status, number in ended.items()],
-        (_failed(found), _summary(found), _skipped(found)),
+        (_failed(checked), _summary(checked), _skipped(checked)),
     )
     return draw(lambda: drawn, lambda: record, layout)
 
 
-def _summary(found: Checked) -> Section:
+def _summary(checked: Checked) -> Section:
     def used(check: str) -> float | None:
-        known = (v.used for v in found.verdicts if v.kernel == check and v.used is not None)
-        return max(known, default=None)
+        errors = (v.used for v in checked.verdicts if v.kernel == check and v.used is not None)
+        return max(errors, default=None)
 
     def stands_for(check: str) -> str:
-        return ", ".join(kernel.name for kernel in found.kernels if kernel.check == check)
+        return ", ".join(kernel.name for kernel in checked.kernels if kernel.check == check)
 
     columns = (
         cells.Text("Cases of", str),
-        cells.Count("Passed", lambda check: found.number("passed", check)),
-        cells.Count("Failed", lambda check: found.number("failed", check)),
-        cells.Count("Skipped", lambda check: found.number("skipped", check)),
+        cells.Count("Passed", lambda check: checked.number("passed", check)),
+        cells.Count("Failed", lambda check: checked.number("failed", check)),
+        cells.Count("Skipped", lambda check: checked.number("skipped", check)),
         cells.Share("Error used", used),
         cells.Prose("Stand for", stands_for),
     )
@@ -152,31 +154,31 @@ def _summary(found: Checked) -> Section:
         "Error used: the largest error of an element, as a share of what its sum allows; 0.0 % is "
         f"the exact result rounded everywhere. Where it says {MISSING}, bits have to be equal."
     )
-    bounded = any(verdict.used is not None for verdict in found.verdicts)
-    checks = dict.fromkeys(verdict.kernel for verdict in found.verdicts)
+    bounded = any(verdict.used is not None for verdict in checked.verdicts)
+    checks = dict.fromkeys(verdict.kernel for verdict in checked.verdicts)
     return table("checks", "Cases", checks, columns, (intro,) if bounded else ())
 
 
-def _failed(found: Checked) -> Section:
+def _failed(checked: Checked) -> Section:
     """What went wrong, each once: where a kernel does not compile all its cases say the same."""
-    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for verdict in found.verdicts:
+    cases_by_failure: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for verdict in checked.verdicts:
         if verdict.status == "failed":
-            alike[verdict.kernel, verdict.detail].append(verdict.case)
+            cases_by_failure[verdict.kernel, verdict.detail].append(verdict.case)
     columns = (
         cells.Text("Failed", lambda pair: pair[0][0]),
         cells.Count("Times", lambda pair: len(pair[1])),
         cells.Prose("First case", lambda pair: pair[1][0]),
         cells.Prose("What is wrong", lambda pair: pair[0][1]),
     )
-    rows = list(alike.items())
-    told = f"The first {_MOST_FAILURES} of {len(rows)}; --format json has all."
-    intro = (told,) if len(rows) > _MOST_FAILURES else ()
+    rows = list(cases_by_failure.items())
+    note = f"The first {_MOST_FAILURES} of {len(rows)}; --format json has all."
+    intro = (note,) if len(rows) > _MOST_FAILURES else ()
     return table("failed", "Failures", rows[:_MOST_FAILURES], columns, intro)
 
 
-def _skipped(found: Checked) -> Section:
-    why = [verdict.detail for verdict in found.verdicts if verdict.status == "skipped"]
+def _skipped(checked: Checked) -> Section:
+    why = [verdict.detail for verdict in checked.verdicts if verdict.status == "skipped"]
     columns = (
         cells.Text("Skipped", lambda reason: counted(why.count(reason), "case")),
         cells.Prose("Why", str),

@@ -55,12 +55,12 @@ class Section:
         ):
             object.__setattr__(self, name, clean_ones)
 
-    def only(self, kept: Sequence[int]) -> Section:
-        """Leaves out every column whose index is not in `kept`."""
+    def only(self, indices: Sequence[int]) -> Section:
+        """Leaves out every column whose index is not in `indices`."""
         return replace(
             self,
-            columns=tuple(self.columns[index] for index in kept),
-            rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
+            columns=tuple(self.columns[index] for index in indices),
+            rows=tuple(tuple(row[index] for index in indices) for row in self.rows),
         )
 
 
@@ -127,8 +127,8 @@ def table(
 
 def listed(name: str, title: str, texts: Iterable[str], longest: int = 1000) -> Section:
     """A section that is a list of sentences, each shortened to so many characters."""
-    shown = filter(None, (shorten(text, longest) for text in texts))
-    return Section(name, title, (Column("", "prose"),), tuple((text,) for text in shown))
+    lines = filter(None, (shorten(text, longest) for text in texts))
+    return Section(name, title, (Column("", "prose"),), tuple((text,) for text in lines))
 
 
 def pairs(
@@ -158,11 +158,11 @@ def commands(
             or in place of the commands where there are none.
     """
     rows = tuple((command,) for command in typed if command)
-    said = [f"{RECORDED_AS}: {text} ({FROM_FILE})" for text in recorded if text]
+    recorded_lines = [f"{RECORDED_AS}: {text} ({FROM_FILE})" for text in recorded if text]
     sentences = tuple(filter(None, intro))
     if not rows:
-        return replace(listed(name, title, said, _LONGEST_RECORDED), intro=sentences)
-    return Section(name, title, (Column("", "command"),), rows, (*sentences, *said))
+        return replace(listed(name, title, recorded_lines, _LONGEST_RECORDED), intro=sentences)
+    return Section(name, title, (Column("", "command"),), rows, (*sentences, *recorded_lines))
 
 
 def document(
@@ -173,8 +173,8 @@ def document(
     verdict: str = "",
 ) -> Document:
     """A document of the sections that say something, without their empty columns."""
-    said = tuple(without_empty_columns(section) for section in sections if section.rows)
-    return Document(title, tuple(headline), said, tuple(caveats), verdict)
+    filled_sections = tuple(without_empty_columns(section) for section in sections if section.rows)
+    return Document(title, tuple(headline), filled_sections, tuple(caveats), verdict)
 
 
 def without_empty_columns(section: Section) -> Section:

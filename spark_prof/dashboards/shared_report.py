@@ -24,11 +24,11 @@ def shared_lines(sent: Sent) -> list[str]:
     >>> shared_lines(sent)[0]  # doctest: +SKIP
     'goes out: NVIDIA GB10, driver 580.95.05, vllm 0.33.0; model openai/gpt-oss-20b'
     """
-    told = ", ".join(sent.versions) or "no versions"
+    versions = ", ".join(sent.versions) or "no versions"
     if sent.models:
-        told += f"; model {', '.join(sent.models)}"
+        versions += f"; model {', '.join(sent.models)}"
     texts = [f"{count:,} {_TEXTS[name]}" for name, count in sent.texts.items() if count]
-    lines = [f"goes out: {told}"]
+    lines = [f"goes out: {versions}"]
     if sent.command:
         lines.append(f"the command goes out as: {shlex.join(sent.command)}")
     lines.append(
@@ -36,9 +36,10 @@ def shared_lines(sent: Sent) -> list[str]:
     )
     if sent.unknown_kernels:
         more = sent.unknown_kernel_count - len(sent.unknown_kernels)
-        shown = "; ".join(name[:100] for name in sent.unknown_kernels)
+        kernel_names = "; ".join(name[:100] for name in sent.unknown_kernels)
         lines.append(
-            f"kernels that no rule knows go out as: {shown}{f'; and {more:,} more' if more else ''}"
+            "kernels that no rule knows go out as: "
+            f"{kernel_names}{f'; and {more:,} more' if more else ''}"
         )
     replaced = [
         f"{count:,} {_counted(kind, count)}" for kind, count in sorted(sent.replaced.items())

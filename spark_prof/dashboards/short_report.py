@@ -95,23 +95,23 @@ def short_report(report: Report) -> Document:
     issues = issue_section.short_known_issues(report.audit)
     below = (issues, listed("caveats", "Caveats", _caveats(report)), _more(report))
     for kernels, parts, most in _ROWS:
-        told = changes(findings[:most], _LONGEST_TEXT, report.findings)
+        change_sections = changes(findings[:most], _LONGEST_TEXT, report.findings)
         tables = (_parts(report, parts), _kernels(report, kernels))
-        sections = (*above, *told, *tables, *below)
-        found = document(run_section.title(report), (), sections, verdict=verdict_of(report))
-        if _height(found) <= LINES:
+        sections = (*above, *change_sections, *tables, *below)
+        page = document(run_section.title(report), (), sections, verdict=verdict_of(report))
+        if _height(page) <= LINES:
             break
-    return found
+    return page
 
 
-def _height(found: Document) -> int:
+def _height(page: Document) -> int:
     """How many lines a document takes on a terminal, its title included."""
 
     def wrapped(text: str) -> int:
         return max(len(wrap(text, COLUMNS)), 1)
 
-    lines = wrapped(found.title) + (wrapped(found.verdict) if found.verdict else 0)
-    for section in found.sections:
+    lines = wrapped(page.title) + (wrapped(page.verdict) if page.verdict else 0)
+    for section in page.sections:
         lines += (1 + wrapped(section.title)) * bool(section.title)
         lines += sum(map(wrapped, section.intro))
         if titles := [len(column.title) for column in section.columns if column.title]:
@@ -131,37 +131,41 @@ def changes(
         longest: characters of a sentence, and no advice beside what was measured; None for all.
         every: all findings; those that are not shown are named where their command is.
     """
-    told = False
-    for number, found in enumerate(findings, 1):
-        gain = "gain unknown" + (f", its time is in {found.within}" if found.within else "")
-        if found.ms_per_token is not None:
-            gain = f"at most {microseconds(1000 * found.ms_per_token)} of each token"
-        texts = [found.text, found.fix, found.measured]
-        typed = [found.command]
-        if longest is None and found.verify != found.command:
-            typed.append(commented(found.verify, "whether a change helped"))
+    has_note = False
+    for number, finding in enumerate(findings, 1):
+        gain = "gain unknown" + (f", its time is in {finding.within}" if finding.within else "")
+        if finding.ms_per_token is not None:
+            gain = f"at most {microseconds(1000 * finding.ms_per_token)} of each token"
+        texts = [finding.text, finding.fix, finding.measured]
+        typed = [finding.command]
+        if longest is None and finding.verify != finding.command:
+            typed.append(commented(finding.verify, "whether a change helped"))
         if longest is not None:
             texts = [abridged(text, longest) for text in (texts[0], texts[2] or texts[1])]
-        if others := _with_same_command(found, findings, every):
-            texts.append(f"The same command is for {others}.")
-        title = f"{number}. {found.key}: {gain}"
-        yield commands(f"findings-{number}", title, typed, texts, (found.recorded_as,))
-        if not told and (note := elsewhere(found.command)):
-            told = True
+        if other_findings := _with_same_command(finding, findings, every):
+            texts.append(f"The same command is for {other_findings}.")
+        title = f"{number}. {finding.key}: {gain}"
+        yield commands(f"findings-{number}", title, typed, texts, (finding.recorded_as,))
+        if not has_note and (note := elsewhere(finding.command)):
+            has_note = True
             yield listed("elsewhere", "", (note,))
 
 
-def _with_same_command(found: Finding, shown: Sequence[Finding], every: Sequence[Finding]) -> str:
+def _with_same_command(
+    finding: Finding, screen_findings: Sequence[Finding], every: Sequence[Finding]
+) -> str:
     """The findings that are not shown because they end in this one's command."""
-    others = [o for o in every if o.command and o.command == found.command and o not in shown]
+    siblings = [
+        o for o in every if o.command and o.command == finding.command and o not in screen_findings
+    ]
     named, before = [], ""
-    for other in others[:_FINDINGS]:
+    for other in siblings[:_FINDINGS]:
         # Of several of one rule the first has its name: far-from-memory-floor:qkv, o_proj.
         name = other.key.partition(":")[2] if other.id == before else other.key
         gain = other.ms_per_token
         before = other.id
         named.append(name if gain is None else f"{name} ({microseconds(1000 * gain)})")
-    more = [f"{len(others) - _FINDINGS} more"] if len(others) > _FINDINGS else []
+    more = [f"{len(siblings) - _FINDINGS} more"] if len(siblings) > _FINDINGS else []
     return ", ".join([*named, *more])
 
 
@@ -169,10 +173,12 @@ def elsewhere(typed: Command) -> str:
     """That a command names a path of the machine that recorded; empty where all paths are here."""
     if PLACE in typed.started:
         return f"The recording leaves out where the model is: put its path for {PLACE}."
-    gone = [word for word in typed.started if word.startswith("/") and not Path(word).exists()]
+    missing_paths = [
+        word for word in typed.started if word.startswith("/") and not Path(word).exists()
+    ]
     return (
-        f"{gone[0]} is a path of the machine that was recorded: replace it with yours."
-        if gone
+        f"{missing_paths[0]} is a path of the machine that was recorded: replace it with yours."
+        if missing_paths
         else ""
     )
 
@@ -184,8 +190,8 @@ def short_role(role: str, longest: int) -> str:
     """
     if len(role) <= longest:
         return role
-    kept = f"{part_of(role)}..."
-    return f"{kept}{role[len(kept) - longest :]}"
+    head = f"{part_of(role)}..."
+    return f"{head}{role[len(head) - longest :]}"
 
 
 def abridged(text: str, longest: int) -> str:
@@ -197,9 +203,9 @@ def abridged(text: str, longest: int) -> str:
     for end in _ENDS:
         if len(text) <= longest:
             break
-        kept = text[: longest + 1].rpartition(end)[0]
-        if len(kept) >= _LEAST_TEXT:
-            text = f"{kept.rstrip('.,;:')}."
+        beginning = text[: longest + 1].rpartition(end)[0]
+        if len(beginning) >= _LEAST_TEXT:
+            text = f"{beginning.rstrip('.,;:')}."
     return text if len(text) <= longest else f"{text[: longest - 3].rpartition(' ')[0]} ..."
 
 
@@ -211,8 +217,8 @@ def _verdict(report: Report) -> Iterator[str]:
     if clock := run_section.left_out(report):
         yield f"{clock}."
     if broken := run_section.caveats(report):
-        others = f" {counted(len(broken) - 1, 'more check')} failed." if broken[1:] else ""
-        yield f"{abridged(broken[0], _LONGEST_BROKEN)}{others}"
+        more_checks = f" {counted(len(broken) - 1, 'more check')} failed." if broken[1:] else ""
+        yield f"{abridged(broken[0], _LONGEST_BROKEN)}{more_checks}"
 
 
 def _recorded(report: Report) -> Iterator[str]:
@@ -227,23 +233,25 @@ def _recorded(report: Report) -> Iterator[str]:
 
 def _parts(report: Report, most: int) -> Section:
     """The waterfall, its smallest parts together."""
-    found = waterfall_of(report)
-    parts = [part for part in found.parts if part.us]
-    kept = sorted(parts, key=lambda part: -abs(part.us))[:most]
-    small = [part for part in parts if part not in kept]
-    rows = [(name_of(part, found.of), part.us) for part in parts if part in kept]
+    waterfall = waterfall_of(report)
+    parts = [part for part in waterfall.parts if part.us]
+    largest = sorted(parts, key=lambda part: -abs(part.us))[:most]
+    small = [part for part in parts if part not in largest]
+    rows = [(name_of(part, waterfall.of), part.us) for part in parts if part in largest]
     if small:
         rows.append((counted(len(small), "smaller part"), sum(part.us for part in small)))
     columns = (
         cells.Text("Part", lambda row: row[0]),
-        cells.Time(waterfall_section.column_of(found), lambda row: row[1]),
-        cells.Share("Share", lambda row: row[1] / found.us),
-        cells.Bar("", lambda row: max(row[1] / found.us, 0.0) if row is not rows[-1] else 0.0),
+        cells.Time(waterfall_section.column_of(waterfall), lambda row: row[1]),
+        cells.Share("Share", lambda row: row[1] / waterfall.us),
+        cells.Bar("", lambda row: max(row[1] / waterfall.us, 0.0) if row is not rows[-1] else 0.0),
     )
-    rows.append(("measured", found.us))
-    shown = rows if found.us and len(rows) > 1 else ()
-    intro = waterfall_section.what_components_lack(found) if shown else ()
-    return table("parts", waterfall_section.title(found) + at_batch(report), shown, columns, intro)
+    rows.append(("measured", waterfall.us))
+    filled_rows = rows if waterfall.us and len(rows) > 1 else ()
+    intro = waterfall_section.what_components_lack(waterfall) if filled_rows else ()
+    return table(
+        "parts", waterfall_section.title(waterfall) + at_batch(report), filled_rows, columns, intro
+    )
 
 
 @dataclass(frozen=True)
@@ -261,10 +269,10 @@ class _Kernel:
 def _kernels(report: Report, most: int) -> Section:
     """What a decode step's kernel time goes to, or the run's where nothing tells a step's."""
     phase = report.decode_roofline
-    found = list(_of_roles(report) if phase else _of_run(report))
-    whole = sum(row.us for row in found)
-    listed_rows = [row for row in found[:most] if row.us >= _LEAST * whole]
-    rest, more = whole - sum(row.us for row in listed_rows), len(found) - len(listed_rows)
+    rows = list(_of_roles(report) if phase else _of_run(report))
+    whole = sum(row.us for row in rows)
+    listed_rows = [row for row in rows[:most] if row.us >= _LEAST * whole]
+    rest, more = whole - sum(row.us for row in listed_rows), len(rows) - len(listed_rows)
     if more:
         listed_rows.append(_Kernel("rest", counted(more, "more row"), rest))
     columns = (
@@ -280,8 +288,8 @@ def _kernels(report: Report, most: int) -> Section:
     title = (
         f"{unit} of a decode step{at_batch(report)}" if phase else f"{unit} that take the most time"
     )
-    known = report.coverage
-    title += f"; owner proven {share(known.proven)}, guessed {share(known.guessed)}"
+    coverage = report.coverage
+    title += f"; owner proven {share(coverage.proven)}, guessed {share(coverage.guessed)}"
     return table("decode_kernels", title, listed_rows, columns, _overlap(report))
 
 
@@ -347,12 +355,12 @@ def _caveats(report: Report) -> Iterator[str]:
     # What was left out of every figure goes before all.
     left_out = [note for note in report.notes if about(note) == "left out"]
     notes = [note for note in report.notes if about(note) == "figures"]
-    found = [*left_out, *intro, *_unproven(report), *notes]
-    shown = [abridged(text, _LONGEST_TEXT) for text in found[:_CAVEATS]]
-    if len(found) > _CAVEATS:
-        more = len(found) - _CAVEATS
-        shown[-1] = f"{shown[-1].rstrip('.')}. And {more} more: --section notes."
-    yield from shown
+    texts = [*left_out, *intro, *_unproven(report), *notes]
+    caveats = [abridged(text, _LONGEST_TEXT) for text in texts[:_CAVEATS]]
+    if len(texts) > _CAVEATS:
+        more = len(texts) - _CAVEATS
+        caveats[-1] = f"{caveats[-1].rstrip('.')}. And {more} more: --section notes."
+    yield from caveats
 
 
 def _unproven(report: Report) -> Iterator[str]:

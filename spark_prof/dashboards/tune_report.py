@@ -62,16 +62,16 @@ def render_tune(
     """
 
     def record() -> dict[str, Any]:
-        found = {**msgspec.to_builtins(result), "answer_line": answer_line(result)}
-        found["per_batch"] = [
+        fields = {**msgspec.to_builtins(result), "answer_line": answer_line(result)}
+        fields["per_batch"] = [
             {"requests": timed.requests, "verdict": effect_at(timed)} for timed in result.times
         ]
         if result.answer and not typed:
             served = _served(result)
-            found |= {"environment": served.environment, "serve": served.serve}
+            fields |= {"environment": served.environment, "serve": served.serve}
             if served != _typed(result):
-                found["recorded_as"] = list(_recorded(result))
-        return found
+                fields["recorded_as"] = list(_recorded(result))
+        return fields
 
     drawn = partial(document, result, typed=typed)
     if layout.kind != "html" and not (whole or layout.bounds.sections):
@@ -117,17 +117,17 @@ def answer_line(result: TuneResult) -> str:
     if result.answer:
         gains = ", ".join(map(_gain, _proven_at(result)))
         rest = [_not_the_answer(t) for t in result.times if t not in _proven_at(result)]
-        told = "; ".join(filter(None, (gains, *rest, _says(result.answers))))
-        line = f"{' '.join(result.answer)}: {told}"
+        clause = "; ".join(filter(None, (gains, *rest, _same_answers(result.answers))))
+        line = f"{' '.join(result.answer)}: {clause}"
     elif fastest := next((e for e in result.tried if e.name == result.unconfirmed), None):
         gain = fastest.gain.value if fastest.gain else fastest.one_start
-        seen = f", {gain:.2f} x per token in the search" if gain else ""
-        line = f"not confirmed: {fastest.name}{seen}"
+        gain_text = f", {gain:.2f} x per token in the search" if gain else ""
+        line = f"not confirmed: {fastest.name}{gain_text}"
     elif not result.finished:
         line = "nothing is confirmed yet"
     else:
-        candidates = [each for each in result.tried if each.source]
-        tried = [each for each in candidates if each.verdict != "not tried"]
+        candidates = [trial for trial in result.tried if trial.source]
+        tried = [trial for trial in candidates if trial.verdict != "not tried"]
         line = "no candidate could be tried in this time"
         if tried or not result.tried:
             line = f"nothing helps, of {counted(len(tried), 'candidate')} tried"
@@ -184,7 +184,7 @@ def _proven(gain: Interval) -> str:
     return f"{gain.value:.2f} x{ends}"
 
 
-def _says(answers: Answers | None) -> str:
+def _same_answers(answers: Answers | None) -> str:
     if answers is None:
         return "what it says was not compared"
     positions = counted(answers.positions, "position")
@@ -192,8 +192,8 @@ def _says(answers: Answers | None) -> str:
         return f"of its answers nothing is told by {positions}: random weights, or near ties"
     if answers.agreement == 1:
         return f"same answers on {positions}"
-    kept = "" if answers.bits == "kept" else ", it may compute something else"
-    return f"{agreement(answers.agreement)} of {positions} have the same answer{kept}"
+    warning = "" if answers.bits == "kept" else ", it may compute something else"
+    return f"{agreement(answers.agreement)} of {positions} have the same answer{warning}"
 
 
 def _sections(result: TuneResult, typed: bool) -> Iterator[Section]:
@@ -293,12 +293,12 @@ def _recorded(result: TuneResult) -> Iterator[str]:
 
 def _tried(tried: Sequence[Tried]) -> Section:
     columns = (
-        cells.Prose("Tried", lambda each: _wrapped(each.name)),
+        cells.Prose("Tried", lambda trial: _wrapped(trial.name)),
         cells.Text("From", "source", optional=True),
         cells.Text("Over", "than", optional=True),
         cells.Text("Verdict", "verdict"),
-        _Factor("Gain", lambda each: each.gain.value if each.gain else each.one_start),
-        cells.Text("95 %", lambda each: interval(each.gain)),
+        _Factor("Gain", lambda trial: trial.gain.value if trial.gain else trial.one_start),
+        cells.Text("95 %", lambda trial: interval(trial.gain)),
         cells.Prose("Why", "why"),
     )
     intro = (
@@ -319,39 +319,39 @@ def _short(result: TuneResult, width: int, *, typed: bool) -> Document:
 
 def _sections_of(whole: Document, result: TuneResult, most: int) -> Iterator[Section]:
     """Of the whole document's sections the first rows, and of what was not tried how many."""
-    for found in whole.sections:
-        if found.id == "tune_confirmed":
-            yield replace(found, intro=())
-        elif found.id == "tune_tried":
-            measured = [each for each in result.tried if each.verdict != "not tried"]
+    for whole_section in whole.sections:
+        if whole_section.id == "tune_confirmed":
+            yield replace(whole_section, intro=())
+        elif whole_section.id == "tune_tried":
+            measured = [trial for trial in result.tried if trial.verdict != "not tried"]
             tried = replace(_tried(measured), intro=_untried(result.tried))
             if tried.rows:
                 yield first_rows(section.without_empty_columns(tried), most)
             elif tried.intro:
                 yield listed(tried.id, tried.title, tried.intro)
-        elif found.id == "tune_left_out":
+        elif whole_section.id == "tune_left_out":
             yield _counted(result.left_out)
-        elif found.id == "tune_setup":
-            rows = tuple(row for row in found.rows if row[0] != "command")
-            yield replace(found, rows=rows)
+        elif whole_section.id == "tune_setup":
+            rows = tuple(row for row in whole_section.rows if row[0] != "command")
+            yield replace(whole_section, rows=rows)
         else:
-            yield first_rows(found, most)
+            yield first_rows(whole_section, most)
     yield _more()
 
 
 def _untried(tried: Sequence[Tried]) -> tuple[str, ...]:
     """How many candidates were not tried, by the reason, a sentence each."""
-    reasons = Counter(each.why for each in tried if each.verdict == "not tried")
+    reasons = Counter(trial.why for trial in tried if trial.verdict == "not tried")
     return tuple(f"{count} more not tried: {why}." for why, count in reasons.items())
 
 
 def _counted(rows: Sequence[LeftOut]) -> Section:
     """How many things were left out, by where they are from; of what was asked for, each."""
-    asked = [f"{row.words}: {row.why}." for row in rows if row.source in ("yours", "known")]
+    requested = [f"{row.words}: {row.why}." for row in rows if row.source in ("yours", "known")]
     sources = Counter(row.source for row in rows)
     parts = ", ".join(f"{source} {count}" for source, count in sources.most_common())
     lines = [f"{len(rows)}, each with its reason: {parts}."] if rows else []
-    return listed("tune_left_out", "Left out", [*asked[:_MOST_ASKED], *lines])
+    return listed("tune_left_out", "Left out", [*requested[:_MOST_ASKED], *lines])
 
 
 def _more() -> Section:
@@ -360,17 +360,20 @@ def _more() -> Section:
 
 def _earlier(result: TuneResult) -> Section:
     """What was known before, beside what came of it now."""
-    now = {each.name: each for each in result.tried}
+    now = {trial.name: trial for trial in result.tried}
 
-    def then(known: EarlierGain) -> str:
-        return f"{known.gain:.2f} x" if known.gain else known.verdict
+    def then(earlier: EarlierGain) -> str:
+        return f"{earlier.gain:.2f} x" if earlier.gain else earlier.verdict
 
     columns = (
-        cells.Prose("Known before", lambda known: _wrapped(known.words)),
+        cells.Prose("Known before", lambda earlier: _wrapped(earlier.words)),
         cells.Text("Then", then),
-        cells.Text("Now", lambda known: now[known.words].verdict if known.words in now else ""),
+        cells.Text(
+            "Now", lambda earlier: now[earlier.words].verdict if earlier.words in now else ""
+        ),
         cells.Prose(
-            "By", lambda known: f"{known.where}, {known.taken[:10]}, vLLM {known.vllm or '?'}"
+            "By",
+            lambda earlier: f"{earlier.where}, {earlier.taken[:10]}, vLLM {earlier.vllm or '?'}",
         ),
     )
     intro = ("Earlier results of this GPU and model: they say what to try first, and no more.",)
@@ -384,7 +387,7 @@ def _wrapped(words: str) -> str:
 
 def _left_out(rows: Sequence[LeftOut]) -> Section:
     columns = (
-        cells.Prose("Not tried", lambda each: _wrapped(each.words)),
+        cells.Prose("Not tried", lambda row: _wrapped(row.words)),
         cells.Text("From", "source", optional=True),
         cells.Prose("Why not", "why"),
     )
@@ -393,13 +396,15 @@ def _left_out(rows: Sequence[LeftOut]) -> Section:
 
 def _candidates(candidates: Sequence[Candidate]) -> Section:
     columns = (
-        cells.Prose("Candidate", lambda each: _wrapped(name_of((each.words,)))),
+        cells.Prose("Candidate", lambda candidate: _wrapped(name_of((candidate.words,)))),
         cells.Text("From", "source"),
         cells.Prose("Applies", "condition"),
         cells.Text("Finding", "finding", optional=True),
         cells.Written(
-            "At most", lambda each: each.expected_ms and f"{each.expected_ms:.3f} ms", optional=True
+            "At most",
+            lambda candidate: candidate.expected_ms and f"{candidate.expected_ms:.3f} ms",
+            optional=True,
         ),
-        cells.Text("Model", lambda each: "changes" if each.changes_model else ""),
+        cells.Text("Model", lambda candidate: "changes" if candidate.changes_model else ""),
     )
     return table("tune_candidates", "Candidates", candidates, columns)

@@ -27,9 +27,9 @@ class Figure(str):
 
     def __new__(cls, text: str, value: float = math.nan, unit: str = "") -> Figure:
         """A text, cleaned as its unit may be foreign, and what it says; NaN for nothing."""
-        made = super().__new__(cls, text if text.isprintable() else clean(text))
-        made.value, made.unit = float(value), unit
-        return made
+        figure = super().__new__(cls, text if text.isprintable() else clean(text))
+        figure.value, figure.unit = float(value), unit
+        return figure
 
     @property
     def number(self) -> str:
@@ -44,9 +44,9 @@ class ShortName(str):
 
     def __new__(cls, text: str, whole: str) -> ShortName:
         """Both cleaned, as names are foreign."""
-        made = super().__new__(cls, clean(text))
-        made.whole = clean(whole)
-        return made
+        name = super().__new__(cls, clean(text))
+        name.whole = clean(whole)
+        return name
 
 
 def figure(value: float | None, form: str, unit: str = "") -> str:
@@ -126,12 +126,12 @@ def size(number_of_bytes: float) -> str:
     value = float(round(number_of_bytes))
     if abs(value) < 1024:
         return Figure(f"{value:.0f} B", value)
-    written = value / 1024
+    scaled = value / 1024
     for unit in ("KiB", "MiB", "GiB"):
-        if abs(written) < 1023.995:
-            return Figure(f"{written:.2f} {unit}", value)
-        written /= 1024
-    return Figure(f"{written:,.2f} TiB", value)
+        if abs(scaled) < 1023.995:
+            return Figure(f"{scaled:.2f} {unit}", value)
+        scaled /= 1024
+    return Figure(f"{scaled:,.2f} TiB", value)
 
 
 def decimal_size(number_of_bytes: float) -> str:
@@ -174,16 +174,16 @@ def counted(number: int, noun: str) -> str:
 def spans(numbers: Iterable[int]) -> str:
     """Writes whole numbers as spans, also of those evenly apart: 0-3, 7 or 0-34 by 2."""
     ordered = sorted(set(numbers))
-    found = []
+    texts = []
     while ordered:
         length, step = 1, ordered[1] - ordered[0] if len(ordered) > 1 else 1
         while length < len(ordered) and ordered[length] - ordered[length - 1] == step:
             length += 1
         # Two numbers that are not neighbours are no span yet.
         if length == 1 or (length == 2 and step > 1):
-            found.append(f"{ordered.pop(0)}")
+            texts.append(f"{ordered.pop(0)}")
             continue
         by = f" by {step}" if step > 1 else ""
-        found.append(f"{ordered[0]}-{ordered[length - 1]}{by}")
+        texts.append(f"{ordered[0]}-{ordered[length - 1]}{by}")
         del ordered[:length]
-    return ", ".join(found)
+    return ", ".join(texts)

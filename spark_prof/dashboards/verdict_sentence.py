@@ -98,13 +98,15 @@ def _layers(one: Verdict) -> str:
     *most, last = (_NAMES.get(name, name) for name in one.layers or (one.subject,))
     names = f"{', '.join(most)} and {last}" if most else last
     bits = bits_of(one.weights) or 16
-    known = one.weights.upper() if bits < 16 else ""
+    format_name = one.weights.upper() if bits < 16 else ""
     if one.kind == "weight-only":
         kernel = one.what or "a weight-only kernel"
-        unit = "FP8" if known in ("FP8", "MXFP8") else "FP4"
-        text = f"{known} {names} run W{bits}A16 on {kernel} although this GPU multiplies {unit}"
+        unit = "FP8" if format_name in ("FP8", "MXFP8") else "FP4"
+        text = (
+            f"{format_name} {names} run W{bits}A16 on {kernel} although this GPU multiplies {unit}"
+        )
     elif one.kind == "emulated":
-        text = f"{known} {names} are emulated: each step widens their weights"
+        text = f"{format_name} {names} are emulated: each step widens their weights"
     else:
         text = f"unquantized although the checkpoint quantizes them: {names}"
     text = text.strip()

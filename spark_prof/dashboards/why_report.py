@@ -14,37 +14,37 @@ from spark_prof.dashboards.units import bandwidth
 _LEAST = 0.01  # of a side's bytes and of its time: components with less are left out
 
 
-def render_why(found: Why, layout: Layout) -> str:
+def render_why(why: Why, layout: Layout) -> str:
     """Draws the answer in a format."""
-    return draw(lambda: document_of_why(found), lambda: found, layout)
+    return draw(lambda: document_of_why(why), lambda: why, layout)
 
 
-def document_of_why(found: Why) -> Document:
+def document_of_why(why: Why) -> Document:
     """The document that text, Markdown, HTML and a notebook draw."""
-    sides = {side.name: side for side in found.sides}
-    names, command = ", ".join(side.name for side in found.sides), found.next.command
+    sides = {side.name: side for side in why.sides}
+    names, command = ", ".join(side.name for side in why.sides), why.next.command
     return document(
         f"spark-prof why: {names}",
         (),
         (
-            listed("answer", "", (*gap_sentences(found), *found.answer)),
-            _sides(found),
-            *(gap_table(gap, sides, number) for number, gap in enumerate(found.gaps, 1)),
-            *(_parts(side) for side in found.sides),
-            _what_ifs(found),
+            listed("answer", "", (*gap_sentences(why), *why.answer)),
+            _sides(why),
+            *(gap_table(gap, sides, number) for number, gap in enumerate(why.gaps, 1)),
+            *(_parts(side) for side in why.sides),
+            _what_ifs(why),
             commands(
                 "next",
-                found.next.text,
+                why.next.text,
                 [command],
                 [elsewhere(command)],
-                [found.next.recorded_as],
+                [why.next.recorded_as],
             ),
         ),
     )
 
 
-def _sides(found: Why) -> Section:
-    several = any((side.batch or 1) > 1 for side in found.sides)
+def _sides(why: Why) -> Section:
+    several = any((side.batch or 1) > 1 for side in why.sides)
     columns = (
         cells.Name("", "name"),
         cells.DecimalBytes("A step reads" if several else "A token reads", "bytes"),
@@ -57,22 +57,22 @@ def _sides(found: Why) -> Section:
         cells.Rate("Of all", lambda side: _rate(side, side.batch) if several else None),
         cells.DecimalBytes("In memory", lambda side: side.memory.bytes if side.memory else None),
     )
-    ranks = max(side.ranks for side in found.sides)
+    ranks = max(side.ranks for side in why.sides)
     intro = [
-        f"{_use(found)} on {f'each of {ranks} ' if ranks > 1 else ''}{found.gpu} at "
-        f"{bandwidth(found.bandwidth)}: {found.source}."
+        f"{_use(why)} on {f'each of {ranks} ' if ranks > 1 else ''}{why.gpu} at "
+        f"{bandwidth(why.bandwidth)}: {why.source}."
     ]
     if ranks > 1:
         intro.append("What the GPUs tell each other is not in the bound.")
-    if found.experts_hit:
+    if why.experts_hit:
         intro.append("Every token is taken to hit any experts alike; real ones hit fewer.")
-    sides = [side for side in found.sides if side.bound_us or side.us]
+    sides = [side for side in why.sides if side.bound_us or side.us]
     return table("sides", "What a token reads and takes", sides, columns, intro)
 
 
-def _use(found: Why) -> str:
-    batches = {side.batch or 1 for side in found.sides}
-    cached = any("KV cache" in part.format for side in found.sides for part in side.parts)
+def _use(why: Why) -> str:
+    batches = {side.batch or 1 for side in why.sides}
+    cached = any("KV cache" in part.format for side in why.sides for part in side.parts)
     what = "Weights and KV cache" if cached else "Weights"
     if batches == {1}:
         return f"{what} of one sequence"
@@ -108,13 +108,13 @@ def _parts(side: Side) -> Section:
     )
 
 
-def _what_ifs(found: Why) -> Section:
+def _what_ifs(why: Why) -> Section:
     columns = (
         cells.Text("Weights", "title"),
         cells.DecimalBytes("A token reads", "bytes"),
         cells.Time("Lower bound", "bound_us"),
         cells.Rate("Tokens/s at most", lambda row: 1e6 / row.bound_us if row.fits else None),
     )
-    rows = [row for row in found.what_ifs if row.bound_us]
+    rows = [row for row in why.what_ifs if row.bound_us]
     intro = ("Routers and norms stay as they are. What a format does to the answers is not known.",)
     return table("what-ifs", "The same model in other formats", rows, columns, intro)

@@ -79,7 +79,7 @@ class Access:
         anywhere: bool = False,
     ) -> None:
         self._application = application
-        self._names, self._proxied = (_canonical(given) for given in (names, proxied))
+        self._names, self._proxied = (_canonical(hosts) for hosts in (names, proxied))
         self._token, self._anywhere = token, anywhere
         self._ticket, self._until = "", 0.0
         # The key is of this start: a cookie of an earlier one is worth nothing, and one that a
@@ -107,14 +107,14 @@ class Access:
 
     def _answer(self, scope: Scope) -> Application:
         """What answers a request from here: the application, a refusal, or the way to it."""
-        query, given, sets = b"", dict[str, list[str]](), False
+        query, credentials, sets = b"", dict[str, list[str]](), False
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
-            query, given = _without(scope["query_string"], ("token", "ticket"))
-            sets = self._is_token(given.get("token", ()))
-            sets = sets or self._takes(given.get("ticket", ()), scope)
+            query, credentials = _without(scope["query_string"], ("token", "ticket"))
+            sets = self._is_token(credentials.get("token", ()))
+            sets = sets or self._takes(credentials.get("ticket", ()), scope)
         if not (sets or self._is_known(scope)):
             return _refusal(scope, _TOKEN)
-        if not given:
+        if not credentials:
             return self._application
         headers = {"location": _location(scope, query), "cache-control": "no-store"}
         if sets:
@@ -126,12 +126,14 @@ class Access:
     def _host(self, scope: Scope) -> tuple[str, str] | None:
         """The header and the name in it; None where it is missing, malformed or of nobody here."""
         text = _only(scope, "host")
-        found = text and _authority(text, 80)
-        if not text or not found:
+        authority = text and _authority(text, 80)
+        if not text or not authority:
             return None
-        name = found[0]
-        own = name in self._names or name in self._proxied or is_loopback(name)
-        return (text, name) if own or (self._anywhere and name in _of_this_machine()) else None
+        name = authority[0]
+        is_served = name in self._names or name in self._proxied or is_loopback(name)
+        return (
+            (text, name) if is_served or (self._anywhere and name in _of_this_machine()) else None
+        )
 
     def _is_same_origin(self, scope: Scope, host: str, name: str) -> bool:
         if not _all(scope, "origin"):
@@ -139,8 +141,8 @@ class Access:
         scheme, _, rest = (_only(scope, "origin") or "").partition("://")
         if scheme not in (_DEFAULT_PORTS if name in self._proxied else (_scheme(scope),)):
             return False
-        asked = _authority(rest, _DEFAULT_PORTS[scheme])
-        return asked is not None and asked == _authority(host, _DEFAULT_PORTS[scheme])
+        origin = _authority(rest, _DEFAULT_PORTS[scheme])
+        return origin is not None and origin == _authority(host, _DEFAULT_PORTS[scheme])
 
     def _is_known(self, scope: Scope) -> bool:
         if self._token is None:
@@ -151,15 +153,17 @@ class Access:
         cookies = (one.strip() for value in _all(scope, "cookie") for one in value.split(";"))
         named = (cookie.partition("=") for cookie in cookies)
         name = _cookie_name(scope)
-        return any(_is_equal(value, self._cookie) for found, _, value in named if found == name)
+        return any(
+            _is_equal(value, self._cookie) for cookie_name, _, value in named if cookie_name == name
+        )
 
-    def _is_token(self, given: Iterable[str]) -> bool:
-        return self._token is not None and any(_is_equal(one, self._token) for one in given)
+    def _is_token(self, candidates: Iterable[str]) -> bool:
+        return self._token is not None and any(_is_equal(one, self._token) for one in candidates)
 
-    def _takes(self, given: Collection[str], scope: Scope) -> bool:
+    def _takes(self, tickets: Collection[str], scope: Scope) -> bool:
         """Whether a ticket is the one that was given out; then it is none any more."""
         good = (
-            any(_is_equal(one, self._ticket) for one in given)
+            any(_is_equal(one, self._ticket) for one in tickets)
             and time.monotonic() < self._until
             and _is_of_this_user(scope.get("client"), scope.get("server"))
         )
@@ -176,28 +180,28 @@ def _all(scope: Scope, name: str) -> list[str]:
 
 def _only(scope: Scope, name: str) -> str | None:
     """The header that is there once; None where it is not, or several times."""
-    found = _all(scope, name)
-    return found[0] if len(found) == 1 else None
+    headers = _all(scope, name)
+    return headers[0] if len(headers) == 1 else None
 
 
 def canonical_name(text: str) -> str | None:
     """A host name in small letters or an address as Python writes it; None for anything else."""
     with suppress(ValueError):
         return str(ipaddress.ip_address(text.strip("[]").partition("%")[0]))
-    found = _authority(text, 80)
-    return found[0] if found and ":" not in text and not text.endswith(".") else None
+    authority = _authority(text, 80)
+    return authority[0] if authority and ":" not in text and not text.endswith(".") else None
 
 
 def _canonical(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(found for name in names if (found := canonical_name(name)))
+    return frozenset(canonical for name in names if (canonical := canonical_name(name)))
 
 
 def _authority(text: str, port: int) -> tuple[str, int] | None:
     """Name and port of `name[:port]`, in small letters; None for what no browser sends."""
-    found = _AUTHORITY.fullmatch(text.lower())
-    if found is None:
+    match = _AUTHORITY.fullmatch(text.lower())
+    if match is None:
         return None
-    name, number = found[1], int(found[2] or port)
+    name, number = match[1], int(match[2] or port)
     if name.startswith("["):
         try:
             name = str(ipaddress.IPv6Address(name[1:-1]))
@@ -217,7 +221,7 @@ def is_loopback(name: str) -> bool:
 
 def _of_this_machine() -> frozenset[str]:
     """Its host name and the addresses of its interfaces, which may change at any time."""
-    addresses = [one.address for found in psutil.net_if_addrs().values() for one in found]
+    addresses = [one.address for interface in psutil.net_if_addrs().values() for one in interface]
     return _canonical([socket.gethostname(), *addresses])
 
 
@@ -237,8 +241,8 @@ def _is_asked_for(scope: Scope) -> bool:
 
 def _cookie_name(scope: Scope) -> str:
     """Has the port that the browser sees: cookies do not tell two explorers apart by it."""
-    found = _authority(_only(scope, "host") or "", _DEFAULT_PORTS[_scheme(scope)])
-    return f"spark-prof-{found[1] if found else 0}"
+    authority = _authority(_only(scope, "host") or "", _DEFAULT_PORTS[_scheme(scope)])
+    return f"spark-prof-{authority[1] if authority else 0}"
 
 
 def _scheme(scope: Scope) -> str:
@@ -246,20 +250,20 @@ def _scheme(scope: Scope) -> str:
     return "https" if scope.get("scheme") in ("https", "wss") else "http"
 
 
-def _is_equal(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
+def _is_equal(candidate: str, secret: str) -> bool:
+    return hmac.compare_digest(candidate.encode(), secret.encode())
 
 
 def _without(query: bytes, names: Collection[str]) -> tuple[bytes, dict[str, list[str]]]:
     """A query without some names, all else as it was; and what they were given."""
-    kept, given = [], dict[str, list[str]]()
+    parts, values = [], dict[str, list[str]]()
     for part in query.split(b"&"):
         name, _, value = part.decode("latin-1").partition("=")
         if (name := unquote_plus(name)) in names:
-            given.setdefault(name, []).append(unquote_plus(value))
+            values.setdefault(name, []).append(unquote_plus(value))
         else:
-            kept.append(part)
-    return b"&".join(kept), given
+            parts.append(part)
+    return b"&".join(parts), values
 
 
 def _location(scope: Scope, query: bytes) -> str:
@@ -292,8 +296,8 @@ def _end(text: str) -> tuple[str, int]:
     address, port = text.split(":")
     words = re.findall("." * 8, address)
     data = b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
-    found = ipaddress.ip_address(data)
-    return str(getattr(found, "ipv4_mapped", None) or found), int(port, 16)
+    ip = ipaddress.ip_address(data)
+    return str(getattr(ip, "ipv4_mapped", None) or ip), int(port, 16)
 
 
 def _refusal(scope: Scope, text: str) -> Application:
@@ -307,12 +311,12 @@ def _guarded(send: Send) -> Send:
 
     async def guarded(message: Scope) -> None:
         if message["type"] == "http.response.start":
-            kept = [
+            headers = [
                 (name, value)
                 for name, value in message.get("headers", ())
                 if not name.lower().startswith(b"access-control-") and name.lower() not in _REPLACED
             ]
-            message = {**message, "headers": [*kept, *_ADDED]}
+            message = {**message, "headers": [*headers, *_ADDED]}
         await send(message)
 
     return guarded

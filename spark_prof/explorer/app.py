@@ -60,10 +60,10 @@ def _page_links(
             places[path].page_link(page, query_params=state.shared())
 
 
-def _empty(shown: Prepared, recordings: int) -> frozenset[str]:
+def _empty(prepared: Prepared, recordings: int) -> frozenset[str]:
     """The pages on which nothing could be shown."""
-    empty = {"ranks": len(shown.ranks) < 2, "compare": recordings < 2}
-    empty |= dict.fromkeys(("timeline", "steps"), not shown.timed)
+    empty = {"ranks": len(prepared.ranks) < 2, "compare": recordings < 2}
+    empty |= dict.fromkeys(("timeline", "steps"), not prepared.timed)
     return frozenset(path for path, is_empty in empty.items() if is_empty)
 
 
@@ -92,27 +92,27 @@ def _open_shown(
     entry = entries[place]
     default = ranks[0] if ranks else None
     try:
-        shown = _first(entry, default)
+        prepared = _first(entry, default)
     except CommandError:
         if not entry.fault:
             with below:
                 _watch(cache.reading(entry.source, default))
         raise
-    allowed = [rank for rank in shown.ranks if rank in ranks] or list(shown.ranks)
+    allowed = [rank for rank in prepared.ranks if rank in ranks] or list(prepared.ranks)
     with below:
         rank = _choose_rank(allowed)
-        if shown.live:
+        if prepared.live:
             _watch(cache.reading(entry.source, rank))
-    if rank != shown.rank:
-        shown = _read(entry, rank)
+    if rank != prepared.rank:
+        prepared = _read(entry, rank)
     recorded = [entry for entry in entries if entry.result is None]
-    own = recorded.index(entry)
+    index = recorded.index(entry)
     labels = tuple(entry.label for entry in recorded)
 
     def read(number: int) -> Prepared:
-        return shown if number == own else _read(recorded[number], None)
+        return prepared if number == index else _read(recorded[number], None)
 
-    return Sources(shown, read, labels, own)
+    return Sources(prepared, read, labels, index)
 
 
 def _first(entry: Entry, default: int | None) -> Prepared:
@@ -132,10 +132,10 @@ def _read(entry: Entry, rank: int | None) -> Prepared:
     return cache.read(entry.source, rank, entry.label)
 
 
-def _make_columns(shown: Prepared) -> None:
+def _make_columns(prepared: Prepared) -> None:
     # bar: clicks at 10 M kernels at most 3 times as long as an empty application's
     with suppress(CommandError):
-        shown.columns()
+        prepared.columns()
 
 
 PAGES = {
@@ -169,15 +169,15 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
         links = {path: st.empty() for path in PAGES}
     view = _View(entries, place, tuple(ranks), below, clients)
     # Streamlit keeps no path for the first page, which a link may name all the same.
-    first, *others = (
+    first, *rest = (
         st.Page(partial(view.draw, path), title=PAGES[path], url_path=address)
         for path, address in [("overview", _FIRST), *zip(PAGES, PAGES, strict=True)]
     )
-    current = st.navigation([first, *others], position="hidden")
+    current = st.navigation([first, *rest], position="hidden")
     of_results = entries[place].result is not None
     fitting = {
         path: page
-        for path, page in zip(PAGES, [first, *others[1:]], strict=True)
+        for path, page in zip(PAGES, [first, *rest[1:]], strict=True)
         if (path == _OF_RESULT) == of_results
     }
     if current not in fitting.values():  # it may be the first one under its own name
@@ -213,12 +213,14 @@ class _View:
                 return
             about = st.empty()
             sources = _open_shown(self.entries, self.place, self.ranks, self.below)
-            report = sources.shown.report
+            report = sources.prepared.report
             about.caption(widgets.plain(f"{report.run.model}, {run_section.in_a_line(report)}"))
-            self.without = _empty(sources.shown, len(sources.labels))
+            self.without = _empty(sources.prepared, len(sources.labels))
             show(replace(sources, clients=self.clients))
             # What other pages need of every kernel is made while this one is looked at.
-            if not sources.shown.columns.made:
-                threading.Thread(target=_make_columns, args=(sources.shown,), daemon=True).start()
+            if not sources.prepared.columns.made:
+                threading.Thread(
+                    target=_make_columns, args=(sources.prepared,), daemon=True
+                ).start()
         except CommandError as error:
             widgets.lines(str(error))

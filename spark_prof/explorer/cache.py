@@ -34,13 +34,13 @@ class Reading:
         self._source, self._rank = source, rank
         self._lock = threading.Lock()
         self._state: str | None = None
-        self._found: Prepared | None = None
+        self._prepared: Prepared | None = None
         self._fault = ""
 
     @property
     def rank(self) -> int | None:
         """The rank that was read; None before."""
-        return self._found.rank if self._found else None
+        return self._prepared.rank if self._prepared else None
 
     def get(self) -> Prepared:
         """What the source says by now; it is read if it has changed since the last time."""
@@ -49,19 +49,19 @@ class Reading:
             if state != self._state:
                 self._read()
                 self._state = state
-            if self._found is None:
+            if self._prepared is None:
                 raise CommandError(self._fault)
-            return self._found
+            return self._prepared
 
     def _read(self) -> None:
         began = time.time()
         try:
-            self._found = prepare(self._source, self._rank)
+            self._prepared = prepare(self._source, self._rank)
         except CommandError as error:
             # A recording that goes on may be met between two pieces: what was read stays.
-            if self._found and self._found.live:
+            if self._prepared and self._prepared.live:
                 return
-            self._found, self._fault = None, str(error)
+            self._prepared, self._fault = None, str(error)
         # A reading is a million objects: they need not be looked through for garbage each time.
         if self.began:  # before, nothing was let go, and somebody waits
             gc.unfreeze()
@@ -83,16 +83,16 @@ def reading(source: str, rank: int | None = None) -> Reading:
 
 def read(source: str, rank: int | None, label: str) -> Prepared:
     """Reads a source, or finds it read; while that takes a moment, a spinner says so."""
-    found = reading(source, rank)
+    reader = reading(source, rank)
     waiting = st.empty()
-    if not found.began:
+    if not reader.began:
         # The browser loads what draws figures while it waits.
         blank = go.Figure(layout={"xaxis": {"visible": False}, "yaxis": {"visible": False}})
         config, key = {"displayModeBar": False}, f"reading-{source}-{rank}"
         waiting.plotly_chart(blank, height=10, theme=None, config=config, key=key)
     try:
         with st.spinner(f"Reading {widgets.plain(label)}", show_time=True):
-            return found.get()
+            return reader.get()
     finally:
         waiting.empty()
 

@@ -37,31 +37,31 @@ def find_entries(*sources: str) -> tuple[tuple[Entry, ...], tuple[Path, ...]]:
         What can be chosen: a folder of recordings becomes its recordings. And those that are
         results of load generators, which are shown beside recordings.
     """
-    found: list[Entry] = []
+    unlabeled: list[Entry] = []
     clients: list[Path] = []
     for source in sources:
         try:
             what = resolve(source)
         except CommandError as error:
-            found.append(Entry(source, "", fault=str(error)))
+            unlabeled.append(Entry(source, "", fault=str(error)))
             continue
         if isinstance(what, LoadTest):
             clients.append(Path(source))
         elif isinstance(what, Folder):
-            found += [Entry(member.source, "") for member in what.members]
+            unlabeled += [Entry(member.source, "") for member in what.members]
         else:
-            found.append(Entry(source, "", what.file if isinstance(what, AbResult) else None))
-        if len(found) > MOST_ENTRIES:
+            unlabeled.append(Entry(source, "", what.file if isinstance(what, AbResult) else None))
+        if len(unlabeled) > MOST_ENTRIES:
             raise CommandError(
                 f"{source} makes it more than {MOST_ENTRIES:,} recordings; give a folder of fewer"
             )
-    if clients and not found:
+    if clients and not unlabeled:
         raise CommandError(
             f"{sources[0]} is a load generator's result, which holds no kernels; name its "
             "recording too, or see it with spark-prof report"
         )
-    labels = _labels([entry.source for entry in found])
-    entries = (replace(entry, label=label) for entry, label in zip(found, labels, strict=True))
+    labels = _labels([entry.source for entry in unlabeled])
+    entries = (replace(entry, label=label) for entry, label in zip(unlabeled, labels, strict=True))
     return tuple(entries), tuple(clients)
 
 
@@ -89,12 +89,12 @@ def _labels(sources: Sequence[str]) -> list[str]:
     parts = [PurePosixPath(os.path.normpath(source)).parts or (source,) for source in sources]
     longest = max(map(len, parts), default=0)
     different = set(parts)
-    used = [Counter(own[-length:] for own in different) for length in range(1, longest + 1)]
-    given, seen = Counter(parts), Counter[tuple[str, ...]]()
+    used = [Counter(path[-length:] for path in different) for length in range(1, longest + 1)]
+    totals, repeats = Counter(parts), Counter[tuple[str, ...]]()
     labels = []
-    for own in parts:
-        length = next((n for n in range(1, len(own)) if used[n - 1][own[-n:]] == 1), len(own))
-        seen[own] += 1
-        again = f" ({seen[own]})" if given[own] > 1 else ""
-        labels.append(clean("/".join(own[-length:])) + again)
+    for path in parts:
+        length = next((n for n in range(1, len(path)) if used[n - 1][path[-n:]] == 1), len(path))
+        repeats[path] += 1
+        again = f" ({repeats[path]})" if totals[path] > 1 else ""
+        labels.append(clean("/".join(path[-length:])) + again)
     return labels

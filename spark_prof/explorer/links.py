@@ -20,30 +20,30 @@ from spark_prof.explorer import state, widgets
 _MOST = 10
 
 
-def findings_for(shown: Prepared, page: str = "") -> Sequence[Finding]:
+def findings_for(prepared: Prepared, page: str = "") -> Sequence[Finding]:
     """Those whose evidence a page shows, or all; goes where a pressed button of one leads."""
-    found = [f for f in shown.report.findings if page in ("", page_of(f))]
-    for number, finding in enumerate(found[:_MOST]):
+    findings = [f for f in prepared.report.findings if page in ("", page_of(f))]
+    for number, finding in enumerate(findings[:_MOST]):
         if st.session_state.get(f"show-{number}"):
-            path, values = place_of_finding(finding, shown)
+            path, values = place_of_finding(finding, prepared)
             go(path, **values)
-    return found
+    return findings
 
 
-def finding_cards(found: Sequence[Finding], here: str = "") -> None:
+def finding_cards(cards: Sequence[Finding], here: str = "") -> None:
     """Draws findings in their order, and all of them as a table; see `findings_for`.
 
     Args:
         here: path of the page that draws them, to which no link leads.
     """
-    if found and here:
+    if cards and here:
         st.subheader("What to do about it", anchor="findings")
-    for number, finding in enumerate(found[:_MOST]):
+    for number, finding in enumerate(cards[:_MOST]):
         with st.container(border=True, key=f"finding-{number}"):
             _card(finding, number, here)
-    if found:
-        label = f"{counted(len(found), 'finding')} as a table"
-        widgets.folded("findings", label, lambda: widgets.section(findings(found)))
+    if cards:
+        label = f"{counted(len(cards), 'finding')} as a table"
+        widgets.folded("findings", label, lambda: widgets.section(findings(cards)))
 
 
 def _card(finding: Finding, number: int, here: str) -> None:
@@ -72,8 +72,8 @@ def _card(finding: Finding, number: int, here: str) -> None:
 
 def chosen_points(figure: str) -> list[Any]:
     """The customdata of the points that are chosen in a figure; a point without has none."""
-    found = [point.get("customdata") for point in _chosen(figure, "points")]
-    return [data for data in found if data is not None]
+    customdata = [point.get("customdata") for point in _chosen(figure, "points")]
+    return [data for data in customdata if data is not None]
 
 
 def chosen_rows(table: str) -> list[int]:
@@ -83,12 +83,12 @@ def chosen_rows(table: str) -> list[int]:
 
 def clicked(figure: str) -> Any:
     """The customdata of the point that was chosen just now; None if none was."""
-    found = next(iter(chosen_points(figure)), None)
+    point = next(iter(chosen_points(figure)), None)
     key = f"clicked-{figure}"
-    if found == st.session_state.get(key):
+    if point == st.session_state.get(key):
         return None
-    st.session_state[key] = found
-    return found
+    st.session_state[key] = point
+    return point
 
 
 def _chosen(name: str, kind: str) -> list[Any]:
@@ -125,27 +125,27 @@ def page_of(finding: Finding) -> str:
     return PAGES.get(finding.id, "overview")
 
 
-def place_of_finding(finding: Finding, shown: Prepared) -> Place:
+def place_of_finding(finding: Finding, prepared: Prepared) -> Place:
     """The page of the finding, at the kernel or step that it speaks of where it names one."""
     path = page_of(finding)
     values: dict[str, str | int] = {}
     if path == "timeline":
-        values = _step(shown.steps)
+        values = _step(prepared.steps)
     elif path == "kernels":
-        row = _first_kernel(finding, shown.report.kernels)
-        if row is not None and row.name in shown.kernels.names:
-            values["kernel"] = shown.kernels.names.index(row.name)
+        row = _first_kernel(finding, prepared.report.kernels)
+        if row is not None and row.name in prepared.kernels.names:
+            values["kernel"] = prepared.kernels.names.index(row.name)
             values["component"] = row.component
         elif finding.id in _COMPONENTS:
             values["component"] = _COMPONENTS[finding.id]
     return path, values
 
 
-def place_of_part(kind: str, component: str, shown: Prepared) -> Place:
+def place_of_part(kind: str, component: str, prepared: Prepared) -> Place:
     """Where the kernels or gaps of a part of the waterfall are."""
     path = PARTS.get(kind, "kernels")
     if path == "timeline":
-        return path, _step(shown.steps)
+        return path, _step(prepared.steps)
     return path, {"component": component} if component else {}
 
 
@@ -153,15 +153,15 @@ def ranked_step(steps: pd.DataFrame, which: Literal["median", "slowest"]) -> int
     """The decode step of median length or the slowest; of any phase where none decodes."""
     if steps.empty or "step_us" not in steps:
         return None
-    own = steps[(steps["phase"].astype(str) == "decode").to_numpy()]
-    own = own if len(own) else steps
-    order = own["step_us"].to_numpy().argsort(kind="stable")
-    return int(own["step"].iloc[order[len(order) // 2] if which == "median" else order[-1]])
+    candidates = steps[(steps["phase"].astype(str) == "decode").to_numpy()]
+    candidates = candidates if len(candidates) else steps
+    order = candidates["step_us"].to_numpy().argsort(kind="stable")
+    return int(candidates["step"].iloc[order[len(order) // 2] if which == "median" else order[-1]])
 
 
 def _step(steps: pd.DataFrame) -> dict[str, str | int]:
-    found = ranked_step(steps, "median")
-    return {} if found is None else {"step": found}
+    step = ranked_step(steps, "median")
+    return {} if step is None else {"step": step}
 
 
 def _first_kernel(finding: Finding, kernels: Sequence[KernelRow]) -> KernelRow | None:
@@ -192,5 +192,5 @@ def _page(path: str) -> st.Page:
 
 
 def _query(values: dict[str, str | int]) -> dict[str, str]:
-    kept = {name: value for name, value in state.shared().items() if name in _KEPT}
-    return kept | {name: str(value) for name, value in values.items()}
+    parameters = {name: value for name, value in state.shared().items() if name in _KEPT}
+    return parameters | {name: str(value) for name, value in values.items()}

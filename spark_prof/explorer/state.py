@@ -24,7 +24,7 @@ _LONGEST = 500
 class Sources:
     """What was opened."""
 
-    shown: Prepared
+    prepared: Prepared  # the recording that the pages show
     # A recording, by its place on the command line; CommandError where it cannot be read.
     read: Callable[[int], Prepared]
     labels: tuple[str, ...] = ()  # a short name of each recording; not to be drawn unescaped

@@ -63,7 +63,7 @@ def table(
     """
     if full is not None:
         whole = frame.assign(**{"Full name": list(map(clean, full))})
-    shown = sortable(frame.iloc[:MOST_ROWS])
+    styled = sortable(frame.iloc[:MOST_ROWS])
     digits, widths = digits or {}, widths or {}
     row = _ROW if widths else _row_height(frame.iloc[:MOST_ROWS])
     rows = min(len(frame), _TALLEST if row == _ROW else _TALLEST // 2)
@@ -87,20 +87,20 @@ def table(
         with st.container(key=f"rows-{name}"):
             st.html(_OPEN_ROWS, unsafe_allow_javascript=True)
             event: Any = st.dataframe(
-                shown, on_select="rerun", selection_mode="single-row", **options
+                styled, on_select="rerun", selection_mode="single-row", **options
             )
         chosen = [row for row in event.selection.rows if 0 <= row < len(frame)]
     else:
-        st.dataframe(shown, **options)
+        st.dataframe(styled, **options)
 
-    def made() -> bytes:
+    def csv_bytes() -> bytes:
         return csv_of(frame if whole is None else whole() if callable(whole) else whole)
 
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         if len(frame) > MOST_ROWS:
             st.text(f"The first {count(MOST_ROWS)} of {count(len(frame))} rows; CSV has all.")
         st.download_button(
-            "CSV", made, f"{name}.csv", "text/csv", key=f"{name}-csv", on_click="ignore",
+            "CSV", csv_bytes, f"{name}.csv", "text/csv", key=f"{name}-csv", on_click="ignore",
             type="tertiary",
         )  # fmt: skip
     return chosen
@@ -113,7 +113,7 @@ def sortable(frame: pd.DataFrame) -> Any:
         The frame, or pandas' Styler of it where figures are drawn as they were written.
     """
     drawn: dict[int, Any] = {}
-    written: dict[int, dict[float, str]] = {}
+    texts_by_column: dict[int, dict[float, str]] = {}
     few = frame.size <= _STYLED
     for place in range(frame.shape[1]):
         values = frame.iloc[:, place]
@@ -122,15 +122,15 @@ def sortable(frame: pd.DataFrame) -> Any:
             texts = [_cleaned(value) for value in values]
             numbers = values_of(texts) if few else None
             if numbers is not None:
-                written[place] = dict(zip(numbers, texts, strict=True))
+                texts_by_column[place] = dict(zip(numbers, texts, strict=True))
             drawn[place] = pd.Series(texts if numbers is None else numbers)
     result = pd.DataFrame(drawn)
     titles = _titles(frame)
     result.columns = pd.Index(titles)
-    if not written:
+    if not texts_by_column:
         return result
     styler: Any = result.style
-    for place, names in written.items():
+    for place, names in texts_by_column.items():
         styler = styler.format(names.__getitem__, subset=[titles[place]], na_rep=MISSING)
     return styler
 
@@ -271,18 +271,18 @@ def choice(
     Returns:
         The place of the chosen one; that of the first where the address names none of them.
     """
-    known = tuple(values) or tuple(map(str, range(len(options))))
+    option_values = tuple(values) or tuple(map(str, range(len(options))))
     key = f"choice-{name}"
     # The address is right: it also changes by links and the browser's own buttons.
-    st.session_state[key] = known.index(state.chosen(name, known[0], known))
-    shown = [clean(option) for option in options]
+    st.session_state[key] = option_values.index(state.chosen(name, option_values[0], option_values))
+    titles = [clean(option) for option in options]
 
     def changed() -> None:
-        taken: dict[str, str | None] = dict.fromkeys(forget)
-        state.keep(**taken | {name: known[st.session_state[key]]})
+        changes: dict[str, str | None] = dict.fromkeys(forget)
+        state.keep(**changes | {name: option_values[st.session_state[key]]})
 
     st.selectbox(
-        plain(label), range(len(shown)), format_func=shown.__getitem__, key=key, on_change=changed
+        plain(label), range(len(titles)), format_func=titles.__getitem__, key=key, on_change=changed
     )
     return int(st.session_state[key])
 

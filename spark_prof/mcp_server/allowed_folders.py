@@ -56,7 +56,7 @@ class AllowedFolders:
                 return str(path)
         raise CommandError(f"out {named:.200}: name a new folder in the folders of this server")
 
-    def shown(self, path: str) -> str:
+    def short_path(self, path: str) -> str:
         """The path as `source` takes it, as short as may be."""
         for root in self.roots:
             with suppress(ValueError):
@@ -67,7 +67,7 @@ class AllowedFolders:
 
     def recordings(self) -> tuple[list[dict[str, Any]], int]:
         """All recordings and traces, the latest first, and how many cannot be asked for."""
-        found: dict[str, dict[str, Any]] = {}
+        rows_by_path: dict[str, dict[str, Any]] = {}
         refused = 0
         for root in self.roots:
             with suppress(NoMembersError):
@@ -79,8 +79,12 @@ class AllowedFolders:
                         refused += 1
                         continue
                     kind = "recording" if is_bundle(Path(path)) else "trace"
-                    found[path] = {"recording": self.shown(path), "kind": kind, "changed": changed}
-        rows = sorted(found.values(), key=lambda row: (-row["changed"], row["recording"]))
+                    rows_by_path[path] = {
+                        "recording": self.short_path(path),
+                        "kind": kind,
+                        "changed": changed,
+                    }
+        rows = sorted(rows_by_path.values(), key=lambda row: (-row["changed"], row["recording"]))
         return rows, refused
 
     def _candidates(self, named: str) -> Iterator[Path]:
@@ -89,12 +93,12 @@ class AllowedFolders:
             raise CommandError(f"{named!r:.80} is no path of a recording; ask recordings")
         for root in self.roots:
             path = Path(os.path.realpath(root / named))
-            if any(path.is_relative_to(each) for each in self.roots):
+            if any(path.is_relative_to(folder) for folder in self.roots):
                 yield path
 
     def _check(self, path: Path, named: str) -> None:
         """Refuses a folder in which a link leads out of all the folders."""
-        waiting, seen, entries = [path] if path.is_dir() else [], {path}, 0
+        waiting, visited, entries = [path] if path.is_dir() else [], {path}, 0
         while waiting:
             with os_errors(f"cannot look into {named:.200}"):
                 for entry in os.scandir(waiting.pop()):
@@ -102,8 +106,8 @@ class AllowedFolders:
                     here = Path(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
                     if not any(here.is_relative_to(root) for root in self.roots):
                         raise CommandError(f"{named:.200}: a link leads out of the folders")
-                    if here not in seen and here.is_dir():
-                        seen.add(here)
+                    if here not in visited and here.is_dir():
+                        visited.add(here)
                         waiting.append(here)
             if entries > _MOST_ENTRIES:
                 raise CommandError(f"{named:.200} holds too many files; name one recording in it")

@@ -44,7 +44,7 @@ class Answer:
     left_out: str = ""
 
 
-def written(answer: Answer) -> str:
+def answer_text(answer: Answer) -> str:
     """The answer as JSON; what does not fit is told, and `next_cursor` goes on behind it."""
     call = asdict(answer.next)
     if _size(call) > _OF_NEXT:
@@ -52,25 +52,25 @@ def written(answer: Answer) -> str:
     whole = MOST_BYTES - 500 - _size(call) - _size(answer.left_out)
     head, lost = _fitted(answer.data, _OF_HEAD if answer.rows is not None else whole)
     record: dict[str, Any] = {"data": head}
-    told = [text for text in (answer.left_out, lost) if text]
+    omissions = [text for text in (answer.left_out, lost) if text]
     rows: list[Any] = []
     if answer.rows is not None:
         head["rows"] = rows
-        room = MOST_BYTES - 300 - _size(record) - _size(call) - _size(told)
+        room = MOST_BYTES - 300 - _size(record) - _size(call) - _size(omissions)
         for row in answer.rows:
             fitted, lost = _fitted(row, min(room, MOST_BYTES // 2) if not rows else room)
             if lost and rows:
                 break
-            told += [lost] if lost else []
+            omissions += [lost] if lost else []
             room -= _size(fitted) + 1
             rows.append(fitted)
         behind = answer.first + len(rows)
         if answer.more or len(rows) < len(answer.rows):
             of = "" if answer.total is None else f" of {answer.total}"
-            told.append(f"rows from {behind} on{of}: call again with cursor {behind}")
+            omissions.append(f"rows from {behind} on{of}: call again with cursor {behind}")
             record["next_cursor"] = behind
-    if told:
-        record["left_out"] = told
+    if omissions:
+        record["left_out"] = omissions
     return _text(record | {"next": call})
 
 
@@ -78,8 +78,8 @@ def page_of(rows: Sequence[Any], arguments: Mapping[str, Any]) -> dict[str, Any]
     """The fields of an answer with the rows that a call's `cursor` and `limit` ask for."""
     first, limit = arguments.get("cursor", 0), arguments.get("limit", 50)
     more = len(rows) > first + limit
-    shown = rows[first : first + limit]
-    return {"rows": shown, "first": first, "total": len(rows), "more": more}
+    page = rows[first : first + limit]
+    return {"rows": page, "first": first, "total": len(rows), "more": more}
 
 
 def part_of(record: Any, path: str) -> tuple[dict[str, Any], list[Any] | None]:
@@ -87,23 +87,23 @@ def part_of(record: Any, path: str) -> tuple[dict[str, Any], list[Any] | None]:
 
     What is large within it is replaced by the path under which it can be asked for.
     """
-    found, names = record, [name for name in path.split(".") if name]
+    part, names = record, [name for name in path.split(".") if name]
     for name in names:
-        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        elif isinstance(found, dict) and name in found:
-            found = found[name]
+        if isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        elif isinstance(part, dict) and name in part:
+            part = part[name]
         else:
-            known = ", ".join(found) if isinstance(found, dict) else "numbers from 0"
-            raise CommandError(f"no part {name!r:.60} in {path!r:.200}; there is {known}")
+            choices = ", ".join(part) if isinstance(part, dict) else "numbers from 0"
+            raise CommandError(f"no part {name!r:.60} in {path!r:.200}; there is {choices}")
     at = ".".join(names)
-    if isinstance(found, list):
-        return {"part": at}, [_brief(row, f"{at}.{n}", _SMALL[0]) for n, row in enumerate(found)]
-    if not isinstance(found, dict):
-        return {"part": at, "value": found}, None
+    if isinstance(part, list):
+        return {"part": at}, [_brief(row, f"{at}.{n}", _SMALL[0]) for n, row in enumerate(part)]
+    if not isinstance(part, dict):
+        return {"part": at, "value": part}, None
     parts: dict[str, Any] = {}
     for small in _SMALL:
-        parts = {n: _brief(entry, f"{at}.{n}".lstrip("."), small) for n, entry in found.items()}
+        parts = {n: _brief(entry, f"{at}.{n}".lstrip("."), small) for n, entry in part.items()}
         if _size(_cleaned(parts, _LONGEST[1])) <= _OF_HEAD:  # a path that is cut leads nowhere
             break
     return {"part": at} | parts, None
@@ -120,9 +120,9 @@ def _brief(value: Any, at: str, small: int) -> Any:
 def _fitted(value: Any, room: int) -> tuple[Any, str]:
     """The value cleaned, as long as may be; and what had to go, empty where nothing had to."""
     for longest in _LONGEST:
-        found = _cleaned(value, longest)
-        if _size(found) <= room:
-            return found, "" if longest == _LONGEST[0] else f"texts beyond {longest} characters"
+        candidate = _cleaned(value, longest)
+        if _size(candidate) <= room:
+            return candidate, "" if longest == _LONGEST[0] else f"texts beyond {longest} characters"
     return {} if isinstance(value, Mapping) else None, "an entry too large for an answer"
 
 
@@ -132,12 +132,12 @@ def _cleaned(value: Any, longest: int) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        kept = list(value.items())[:_MOST_ENTRIES]
-        return {shorten(str(name), longest): _cleaned(entry, longest) for name, entry in kept}
+        entries = list(value.items())[:_MOST_ENTRIES]
+        return {shorten(str(name), longest): _cleaned(entry, longest) for name, entry in entries}
     if isinstance(value, list | tuple):
-        found = [_cleaned(entry, longest) for entry in value[:_MOST_ENTRIES]]
+        items = [_cleaned(entry, longest) for entry in value[:_MOST_ENTRIES]]
         left = len(value) - _MOST_ENTRIES
-        return [*found, f"and {left} more"] if left > 0 else found
+        return [*items, f"and {left} more"] if left > 0 else items
     return value
 
 

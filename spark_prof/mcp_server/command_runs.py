@@ -28,7 +28,7 @@ class Ended:
 
     code: int | None = None  # None where enough was read before it ended
     output: bytearray = field(default_factory=bytearray)
-    said: list[str] = field(default_factory=list)  # its last lines on stderr
+    stderr_lines: list[str] = field(default_factory=list)  # its last ones
 
 
 class CommandRuns:
@@ -76,13 +76,15 @@ class CommandRuns:
                 late = f"{words[0]} was ended after {seconds:,.0f} seconds"
                 if None not in codes:
                     raise CommandError(late) from None
-                ended.said.append(late)
+                ended.stderr_lines.append(late)
             finally:
                 with anyio.CancelScope(shield=True):
                     await _end(process)
                     await process.aclose()
         if ended.code is not None and ended.code not in codes:
-            raise CommandError(ended.said[-1] if ended.said else f"exit code {ended.code}")
+            raise CommandError(
+                ended.stderr_lines[-1] if ended.stderr_lines else f"exit code {ended.code}"
+            )
         return ended
 
 
@@ -105,9 +107,9 @@ async def _read_errors(process: anyio.abc.Process, ended: Ended, tell: Tell | No
         *lines, rest = (rest + chunk.decode("utf-8", "replace"))[-_MOST_BYTES:].split("\n")
         for line in filter(None, map(str.strip, lines)):
             line = one_line(line.removeprefix("spark-prof: "))
-            ended.said[:] = [*ended.said, line][-_MOST_LINES_KEPT:]
+            ended.stderr_lines[:] = [*ended.stderr_lines, line][-_MOST_LINES_KEPT:]
             if tell is not None:
-                await tell(ended.said[-1])
+                await tell(ended.stderr_lines[-1])
 
 
 async def _end(process: anyio.abc.Process) -> None:
@@ -126,9 +128,9 @@ async def _end(process: anyio.abc.Process) -> None:
             group.start_soon(_read_errors, process, Ended(), None)
             await process.wait()
             group.cancel_scope.cancel()
-    for each in family:
+    for child in family:
         with suppress(psutil.Error):
-            each.kill()
+            child.kill()
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.kill()

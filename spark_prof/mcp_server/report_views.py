@@ -44,31 +44,31 @@ def summary(report: Json) -> Json:
     """How fast, where the time of a token goes, how far from the bound, and what is not known."""
     token = _decode(report["tokens"], report["steps"].get("screen_batch"))
     roofline = report["roofline"] or {"phases": (), "notes": ()}
-    found: Json = {key: report[key] for key in ("verdict", "run", "gpu", "steps", "coverage")}
-    found["steps"] = {k: v for k, v in report["steps"].items() if k not in ("token", "batches")}
+    record: Json = {key: report[key] for key in ("verdict", "run", "gpu", "steps", "coverage")}
+    record["steps"] = {k: v for k, v in report["steps"].items() if k not in ("token", "batches")}
     if len(batches := report["steps"]["batches"]) > 1:
-        found["steps"]["batches"] = [_chosen(row, _OF_BATCH) for row in batches]
+        record["steps"]["batches"] = [_chosen(row, _OF_BATCH) for row in batches]
     if token:
         calls = (kernel["decode_calls_per_step"] or 0.0 for kernel in report["kernels"])
         parts = sorted(token["rows"], key=lambda row: -row["charged_us"])
-        found["decode_token"] = {
+        record["decode_token"] = {
             "ms_per_token": token["ms_per_token"],
             "kernels_per_step": round(sum(calls)),
             "parts": [_chosen(row, ("name", "charged_us", "share")) for row in parts],
         }
     else:
-        found["parts"] = [_chosen(row, ("name", "us", "share")) for row in report["components"]]
+        record["parts"] = [_chosen(row, ("name", "us", "share")) for row in report["components"]]
     if requests := report.get("requests"):
-        found["requests"] = _chosen(requests, _REQUESTS)
+        record["requests"] = _chosen(requests, _REQUESTS)
     if roof := _decode(roofline["phases"]):
-        found["memory_bound"] = _chosen(roof, _BOUND)
+        record["memory_bound"] = _chosen(roof, _BOUND)
     if drafts := report.get("speculation"):
-        found["speculation"] = _chosen(drafts, _DRAFTS)
-    found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
-    found["findings"] = [row["id"] for row in report["findings"]]
-    found |= issues(report)
+        record["speculation"] = _chosen(drafts, _DRAFTS)
+    record["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
+    record["findings"] = [row["id"] for row in report["findings"]]
+    record |= issues(report)
     failed = [row["text"] for row in report["invariants"] if row["ok"] is False]
-    return found | {"not_known": [*report["notes"], *roofline["notes"], *failed]}
+    return record | {"not_known": [*report["notes"], *roofline["notes"], *failed]}
 
 
 def issues(report: Json) -> Json:
@@ -82,24 +82,24 @@ def issues(report: Json) -> Json:
     return {"known_issues": _few(rows, "known_issues", _FEW_LONG)} if rows else {}
 
 
-def kernel_rows(report: Json, asked: Mapping[str, Any]) -> list[Json]:
+def kernel_rows(report: Json, arguments: Mapping[str, Any]) -> list[Json]:
     """The kernels that are asked for by component, part of a name or conversion."""
     shorts = short_names(row["name"] for row in report["kernels"])
-    found = []
+    rows = []
     for row in report["kernels"]:
-        short, part = shorts[row["name"]], asked.get("name", "").lower()
-        if asked.get("component", row["component"]) != row["component"]:
+        short, part = shorts[row["name"]], arguments.get("name", "").lower()
+        if arguments.get("component", row["component"]) != row["component"]:
             continue
         names = (row["name"].lower(), short.lower(), row.get("kernel_id", ""))
-        if not any(part in each for each in names):
+        if not any(part in name for name in names):
             continue
-        if asked.get("conversions") and not row["conversion"]:
+        if arguments.get("conversions") and not row["conversion"]:
             continue
-        shown = {"kernel": short} | {k: v for k, v in row.items() if v is not None and k != "name"}
-        if asked.get("details"):
-            shown |= _details(report, row["name"])
-        found.append(shown)
-    return found
+        record = {"kernel": short} | {k: v for k, v in row.items() if v is not None and k != "name"}
+        if arguments.get("details"):
+            record |= _details(report, row["name"])
+        rows.append(record)
+    return rows
 
 
 def _details(report: Json, name: str) -> Json:
@@ -110,11 +110,13 @@ def _details(report: Json, name: str) -> Json:
         ("machine_code", report["machine_code"], _CODE), ("roofline", roof["rows"], _ROOF),
         ("launch", shapes, _SHAPE), ("conflict", report["conflicts"], ()),
     )  # fmt: skip
-    found: Json = {}
+    details: Json = {}
     for part, rows, keys in parts:
-        if own := [row for row in rows if row.get("name") == name]:
-            found[part] = (_chosen(own[0], keys) if keys else own[0]) | {"of_rows": len(own)}
-    return found
+        if matches := [row for row in rows if row.get("name") == name]:
+            details[part] = (_chosen(matches[0], keys) if keys else matches[0]) | {
+                "of_rows": len(matches)
+            }
+    return details
 
 
 def layer_rows(report: Json, component: str | None) -> tuple[Json, list[Json]]:
@@ -127,25 +129,25 @@ def layer_rows(report: Json, component: str | None) -> tuple[Json, list[Json]]:
         if row["layer"] is None:
             outside[row["component"]] = row[key] or 0.0
         elif component in (None, row["component"]):
-            own = layers.setdefault(row["layer"], {"layer": row["layer"], "us": 0.0, "parts": {}})
-            own["us"] += row[key] or 0.0
-            own["parts"][row["component"]] = round(row[key] or 0.0, 2)
-    middle = median(own["us"] for own in layers.values()) if layers else None
-    rows = [own | {"us": round(own["us"], 2)} for own in layers.values()]
-    slowest = sorted(rows, key=lambda own: -own["us"])[:3]
+            layer = layers.setdefault(row["layer"], {"layer": row["layer"], "us": 0.0, "parts": {}})
+            layer["us"] += row[key] or 0.0
+            layer["parts"][row["component"]] = round(row[key] or 0.0, 2)
+    middle = median(layer["us"] for layer in layers.values()) if layers else None
+    rows = [layer | {"us": round(layer["us"], 2)} for layer in layers.values()]
+    slowest = sorted(rows, key=lambda layer: -layer["us"])[:3]
     data: Json = {"unit": "us a decode step" if decode else "us in all", "median_us": middle}
-    data["slowest_layers"] = [own["layer"] for own in slowest]
+    data["slowest_layers"] = [layer["layer"] for layer in slowest]
     return data | {"outside_of_layers": outside}, rows
 
 
-def one_layer(found: Json) -> tuple[Json, list[Json]]:
+def one_layer(layer: Json) -> tuple[Json, list[Json]]:
     """A layer beside layers like it, and its kernels, the most different first."""
-    data = _chosen(found, ("layer", "phase", "steps", "us", "others_us"))
-    data["layers_like_it"] = len(found["others"])
-    if found["us"] and found["others_us"]:
-        data["against_others"] = found["us"] / found["others_us"] - 1
-    shorts = short_names(row["name"] for row in found["kernels"])
-    rows = [row | {"name": shorts[row["name"]]} for row in found["kernels"]]
+    data = _chosen(layer, ("layer", "phase", "steps", "us", "others_us"))
+    data["layers_like_it"] = len(layer["others"])
+    if layer["us"] and layer["others_us"]:
+        data["against_others"] = layer["us"] / layer["others_us"] - 1
+    shorts = short_names(row["name"] for row in layer["kernels"])
+    rows = [row | {"name": shorts[row["name"]]} for row in layer["kernels"]]
     return data, sorted(rows, key=lambda row: -abs(row["us"] - (row["others_us"] or row["us"])))
 
 
@@ -153,29 +155,32 @@ def comparison(record: Json) -> tuple[Json, list[Json]]:
     """Which side is faster and how sure that is; the parts of a step, the most changed first."""
     if "comparisons" not in record:  # results of load generators
         return record, []
-    [found] = record["comparisons"]
-    phases = found["phases"]
+    [comparison] = record["comparisons"]
+    phases = comparison["phases"]
     phase = _decode(phases) or next(iter(phases), None)
-    data: Json = {"answer": found["answer"]}
-    data |= {"a": _side(record["reference"]), "b": _side(found["other"])}
+    data: Json = {"answer": comparison["answer"]}
+    data |= {"a": _side(record["reference"]), "b": _side(comparison["other"])}
     rows: list[Json] = []
     if phase:
         changes = [phase["like"] or phase["whole"], phase["whole"], phase["typical"]]
         change = next(filter(None, changes), None)
 
-        def told(change: Json | None) -> Json:
+        def figures_of(change: Json | None) -> Json:
             """Both sides alone where no change is told of these steps."""
             figures = _change(change)
             return _chosen(figures, ("a", "b")) if phase["obstacle"] else figures
 
-        data |= {"phase": phase["phase"], "unit": phase["unit"], "step": told(change)}
-        sizes = [{"size": each["size"], **told(each["median"])} for each in phase["sizes"]]
+        data |= {"phase": phase["phase"], "unit": phase["unit"], "step": figures_of(change)}
+        sizes = [
+            {"size": size_row["size"], **figures_of(size_row["median"])}
+            for size_row in phase["sizes"]
+        ]
         data["sizes"] = _few(sizes, f"comparisons.0.phases.{phases.index(phase)}.sizes")
         parts = sorted(phase["parts"], key=lambda part: -abs(part["change"]["us"] or 0.0))
-        rows = [{"part": part["name"], **told(part["change"])} for part in parts]
-    set_up = [_chosen(row, ("name", "a", "b")) for row in found["setup"]]
+        rows = [{"part": part["name"], **figures_of(part["change"])} for part in parts]
+    set_up = [_chosen(row, ("name", "a", "b")) for row in comparison["setup"]]
     data["set_up"] = _few(set_up, "comparisons.0.setup")
-    data["notes"] = found["notes"]
+    data["notes"] = comparison["notes"]
     if record["gate"]:
         data["gate"] = record["gate"]
     return data, rows
@@ -210,8 +215,8 @@ def why(record: Json) -> tuple[Json, list[Json]]:
 
 def _decode(phases: Iterable[Json], size: int | None = None) -> Json | None:
     """The decode phase, of that batch size where it is there, else of all of them together."""
-    found = {each.get("batch_size"): each for each in phases if each["phase"] == "decode"}
-    return found.get(size) or found.get(None)
+    by_size = {phase.get("batch_size"): phase for phase in phases if phase["phase"] == "decode"}
+    return by_size.get(size) or by_size.get(None)
 
 
 def _chosen(row: Mapping[str, Any], keys: Sequence[str]) -> Json:

@@ -19,7 +19,7 @@ from mcp.server.stdio import stdio_server
 
 from spark_prof.errors import CommandError, one_line
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
-from spark_prof.mcp_server.bounded_answer import written
+from spark_prof.mcp_server.bounded_answer import answer_text
 from spark_prof.mcp_server.command_runs import CommandRuns
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk
 
@@ -98,8 +98,8 @@ class ToolRow:
         """The JSON Schema of its arguments."""
         arguments = {**_ARGUMENTS, **(_CHANGES if self.starts else {})}
         required = [word[:-1] for word in self.takes.split() if word.endswith("!")]
-        found = {word: arguments[word] for word in self.takes.replace("!", "").split()}
-        record = {"type": "object", "properties": found, "required": required}
+        properties = {word: arguments[word] for word in self.takes.replace("!", "").split()}
+        record = {"type": "object", "properties": properties, "required": required}
         return record | {"additionalProperties": False}
 
 
@@ -162,7 +162,7 @@ def build_server(folders: AllowedFolders, *, allow_run: bool) -> Server[Any]:
                 raise CommandError(f"no tool {params.name!r:.60}; there are {', '.join(tools)}")
             answer, arguments = ANSWERS[params.name], params.arguments or {}
             _check(tools[params.name], arguments)
-            return _result(written(await answer(replace(desk, tell=tell), arguments)))
+            return _result(answer_text(await answer(replace(desk, tell=tell), arguments)))
         except CommandError as error:
             return _result(str(error)[:_LONGEST], is_error=True)
         except Exception as error:

@@ -26,7 +26,7 @@ _TUNE_SECONDS = 600.0  # that a tune may take beyond its own minutes, to confirm
 _KEPT_BYTES = 32_000_000  # of JSON that commands wrote
 _SAID = 20  # lines of a run's output
 
-Asked = Mapping[str, Any]
+Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,166 +36,186 @@ class Desk:
     folders: AllowedFolders
     runs: CommandRuns
     tell: Tell | None = None  # is given each line that a measurement says
-    kept: dict[tuple[str, ...], tuple[Any, int]] = field(default_factory=dict)
+    records: dict[tuple[str, ...], tuple[Any, int]] = field(default_factory=dict)
 
     async def record(self, words: Sequence[str], sources: Sequence[str]) -> Any:
         """The JSON that a command writes of sources, read once while none of them changes."""
         states = [source_state(path) for source in sources for path in source.split(",")]
         key = (*words, "--", *sources, *map(str, states))
-        if None in states or key not in self.kept:
+        if None in states or key not in self.records:
             command = [*words, "--format", "json", "--", *sources]
             # 1 tells of a limit that was not kept.
             ended = await self.runs.run(command, _READ_SECONDS, codes=(0, 1))
-            self.kept[key] = json.loads(ended.output), len(ended.output)
-            while len(self.kept) > 1 and sum(n for _, n in self.kept.values()) > _KEPT_BYTES:
-                del self.kept[next(iter(self.kept))]
-        return self.kept[key][0]
+            self.records[key] = json.loads(ended.output), len(ended.output)
+            while len(self.records) > 1 and sum(n for _, n in self.records.values()) > _KEPT_BYTES:
+                del self.records[next(iter(self.records))]
+        return self.records[key][0]
 
-    async def any_report(self, asked: Asked, *more: str) -> Any:
+    async def any_report(self, arguments: Arguments, *more: str) -> Any:
         """The JSON of `report`, whatever it is of."""
-        rank = [f"--rank={asked['rank']}"] if "rank" in asked else []
+        rank = [f"--rank={arguments['rank']}"] if "rank" in arguments else []
         return await self.record(
-            ["report", *rank, *more], [self.folders.source(asked["recording"])]
+            ["report", *rank, *more], [self.folders.source(arguments["recording"])]
         )
 
-    async def report(self, asked: Asked) -> views.Json:
+    async def report(self, arguments: Arguments) -> views.Json:
         """The report of one recording; refuses what is something else."""
-        found: views.Json = await self.any_report(asked)
-        if not views.is_report(found):
-            raise CommandError(f"{asked['recording']} is no single recording; ask details of it")
-        return found
+        report: views.Json = await self.any_report(arguments)
+        if not views.is_report(report):
+            raise CommandError(
+                f"{arguments['recording']} is no single recording; ask details of it"
+            )
+        return report
 
 
-def _next(asked: Asked, tool: str, why: str, **more: Any) -> Call:
+def _next(arguments: Arguments, tool: str, why: str, **more: Any) -> Call:
     """A call about the same recording; what a recording may have made up is no argument of it."""
     if more.get("component") not in COMPONENTS:
         more.pop("component", None)
-    return Call(tool, {k: asked[k] for k in ("recording", "rank") if k in asked} | more, why)
+    return Call(
+        tool, {k: arguments[k] for k in ("recording", "rank") if k in arguments} | more, why
+    )
 
 
-async def _recordings(desk: Desk, asked: Asked) -> Answer:
-    words = asked.get("name", "").lower()
-    found, refused = await anyio.to_thread.run_sync(desk.folders.recordings)
-    rows = [row for row in found if words in row["recording"].lower()]
+async def _recordings(desk: Desk, arguments: Arguments) -> Answer:
+    words = arguments.get("name", "").lower()
+    recordings, refused = await anyio.to_thread.run_sync(desk.folders.recordings)
+    rows = [row for row in recordings if words in row["recording"].lower()]
     left = f"{refused} whose name or links this server refuses" if refused else ""
     after = Call("recordings", {}, "all of them")
     if rows:
         # A folder's name may be anybody's words: none of them is an argument here.
         after = Call("summary", {"recording": f"{LATEST} {words}".strip()}, "the latest of them")
-    return Answer({"order": "newest first"}, after, left_out=left, **page_of(rows, asked))
+    return Answer({"order": "newest first"}, after, left_out=left, **page_of(rows, arguments))
 
 
-async def _summary(desk: Desk, asked: Asked) -> Answer:
-    found = await desk.any_report(asked)
-    if not views.is_report(found):
-        data, rows = part_of(found, "")
-        large = next((key for key, value in found.items() if isinstance(value, list)), "")
-        return Answer(data, _next(asked, "details", "a part of it", part=large), rows)
-    tool, why = ("findings", "what to change") if found["findings"] else ("kernels", "the time")
-    return Answer(views.summary(found), _next(asked, tool, why))
+async def _summary(desk: Desk, arguments: Arguments) -> Answer:
+    record = await desk.any_report(arguments)
+    if not views.is_report(record):
+        data, rows = part_of(record, "")
+        large = next((key for key, value in record.items() if isinstance(value, list)), "")
+        return Answer(data, _next(arguments, "details", "a part of it", part=large), rows)
+    tool, why = ("findings", "what to change") if record["findings"] else ("kernels", "the time")
+    return Answer(views.summary(record), _next(arguments, tool, why))
 
 
-async def _findings(desk: Desk, asked: Asked) -> Answer:
-    report = await desk.report(asked)
+async def _findings(desk: Desk, arguments: Arguments) -> Answer:
+    report = await desk.report(arguments)
     rows = [{k: v for k, v in row.items() if v} for row in report["findings"]]
-    page = page_of(rows, asked)
+    page = page_of(rows, arguments)
     about = next((row["components"][0] for row in page["rows"] if row.get("components")), None)
-    after = _next(asked, "layers", "whether one layer is slower than others")
+    after = _next(arguments, "layers", "whether one layer is slower than others")
     if about:
-        after = _next(asked, "kernels", "kernels of the first finding", component=about)
+        after = _next(arguments, "kernels", "kernels of the first finding", component=about)
     data = {"order": "by what a change saves at most", **views.issues(report)}
     return Answer(data, after, **page)
 
 
-async def _kernels(desk: Desk, asked: Asked) -> Answer:
-    report = await desk.report(asked)
-    rows = views.kernel_rows(report, asked)
+async def _kernels(desk: Desk, arguments: Arguments) -> Answer:
+    report = await desk.report(arguments)
+    rows = views.kernel_rows(report, arguments)
     data: views.Json = {}
-    if asked.get("conversions"):
+    if arguments.get("conversions"):
         parts, _ = part_of(report["conversions"], "")
         data = {k: parts[k] for k in ("us_per_token", "share", "fused", "load_time") if k in parts}
-    after = _next(asked, "findings", "what to change")
-    if rows and asked.get("details"):
-        after = _next(asked, "layers", "in each layer", component=rows[0]["component"])
+    after = _next(arguments, "findings", "what to change")
+    if rows and arguments.get("details"):
+        after = _next(arguments, "layers", "in each layer", component=rows[0]["component"])
     elif rows:
         top = {"component": rows[0]["component"], "details": True}
-        after = _next(asked, "kernels", "machine code, bytes and launches", **top)
-    return Answer(data, after, **page_of(rows, {"limit": 15} | dict(asked)))
+        after = _next(arguments, "kernels", "machine code, bytes and launches", **top)
+    return Answer(data, after, **page_of(rows, {"limit": 15} | dict(arguments)))
 
 
-async def _layers(desk: Desk, asked: Asked) -> Answer:
-    if "layer" in asked:
-        data, rows = views.one_layer(await desk.any_report(asked, f"--layer={asked['layer']}"))
+async def _layers(desk: Desk, arguments: Arguments) -> Answer:
+    if "layer" in arguments:
+        data, rows = views.one_layer(
+            await desk.any_report(arguments, f"--layer={arguments['layer']}")
+        )
         part = {"component": rows[0]["component"]} if rows else {}
-        return Answer(data, _next(asked, "kernels", "them", **part), **page_of(rows, asked))
-    data, rows = views.layer_rows(await desk.report(asked), asked.get("component"))
-    after = _next(asked, "kernels", "its kernels are placed in no layer")
+        return Answer(data, _next(arguments, "kernels", "them", **part), **page_of(rows, arguments))
+    data, rows = views.layer_rows(await desk.report(arguments), arguments.get("component"))
+    after = _next(arguments, "kernels", "its kernels are placed in no layer")
     if slow := data["slowest_layers"]:
-        after = _next(asked, "layers", "the slowest beside layers like it", layer=slow[0])
-    return Answer(data, after, **page_of(rows, asked))
+        after = _next(arguments, "layers", "the slowest beside layers like it", layer=slow[0])
+    return Answer(data, after, **page_of(rows, arguments))
 
 
-async def _details(desk: Desk, asked: Asked) -> Answer:
-    after = _next(asked, "findings", "what to change")
-    return _part(await desk.any_report(asked), asked, after)
+async def _details(desk: Desk, arguments: Arguments) -> Answer:
+    after = _next(arguments, "findings", "what to change")
+    return _part(await desk.any_report(arguments), arguments, after)
 
 
-def _part(record: Any, asked: Asked, after: Call) -> Answer:
-    data, rows = part_of(record, asked.get("part", ""))
-    return Answer(data, after, **({} if rows is None else page_of(rows, asked)))
+def _part(record: Any, arguments: Arguments, after: Call) -> Answer:
+    data, rows = part_of(record, arguments.get("part", ""))
+    return Answer(data, after, **({} if rows is None else page_of(rows, arguments)))
 
 
-async def _query(desk: Desk, asked: Asked) -> Answer:
-    first, limit = asked.get("cursor", 0), asked.get("limit", 50)
-    words = ["query", "--format=json", "--", desk.folders.source(asked["recording"]), asked["sql"]]
+async def _query(desk: Desk, arguments: Arguments) -> Answer:
+    first, limit = arguments.get("cursor", 0), arguments.get("limit", 50)
+    words = [
+        "query",
+        "--format=json",
+        "--",
+        desk.folders.source(arguments["recording"]),
+        arguments["sql"],
+    ]
     # A line a row after one with a bracket, and one more row to know whether more follow.
     ended = await desk.runs.run(words, _QUERY_SECONDS, most_lines=first + limit + 2)
     lines = [line.rstrip(b",") for line in ended.output.split(b"\n") if line.startswith(b"{")]
     rows = [json.loads(line) for line in lines[first : first + limit]]
     total = None if ended.code is None else len(lines)
-    after = _next(asked, "query", "the columns of a table", sql="DESCRIBE placed")
+    after = _next(arguments, "query", "the columns of a table", sql="DESCRIBE placed")
     return Answer({}, after, rows, first, total, len(lines) > first + limit)
 
 
-async def _compare(desk: Desk, asked: Asked) -> Answer:
-    named = [[v] if isinstance(v, str) else v for v in (asked["a"], asked["b"])]
-    sides = [[desk.folders.source(each) for each in side] for side in named]
-    if any("," in each for side in sides for each in side):
+async def _compare(desk: Desk, arguments: Arguments) -> Answer:
+    named = [[v] if isinstance(v, str) else v for v in (arguments["a"], arguments["b"])]
+    sides = [[desk.folders.source(path) for path in side] for side in named]
+    if any("," in path for side in sides for path in side):
         raise CommandError("a path with a comma cannot be compared; rename it")
-    limits = [f"--fail-on={limit}" for limit in asked.get("fail_on", ())]
+    limits = [f"--fail-on={limit}" for limit in arguments.get("fail_on", ())]
     record = await desk.record(["compare", *limits], [",".join(side) for side in sides])
     after = Call("summary", {"recording": named[1][0]}, "side b alone")
-    if "part" in asked:
-        return _part(record, asked, after)
+    if "part" in arguments:
+        return _part(record, arguments, after)
     data, rows = views.comparison(record)
     if rows:
-        kernels = {"a": asked["a"], "b": asked["b"], "part": "comparisons.0.phases.0.kernels"}
+        kernels = {
+            "a": arguments["a"],
+            "b": arguments["b"],
+            "part": "comparisons.0.phases.0.kernels",
+        }
         after = Call("compare", kernels, "which kernels differ")
-    return Answer(data, after, **page_of(rows, asked))
+    return Answer(data, after, **page_of(rows, arguments))
 
 
-async def _why(desk: Desk, asked: Asked) -> Answer:
+async def _why(desk: Desk, arguments: Arguments) -> Answer:
     names = ("gpu", "batch", "tensor_parallel", "measured")
-    options = [f"--{name.replace('_', '-')}={asked[name]}" for name in names if name in asked]
-    sources = [desk.folders.source(each) for each in asked["sources"]]
+    options = [
+        f"--{name.replace('_', '-')}={arguments[name]}" for name in names if name in arguments
+    ]
+    sources = [desk.folders.source(source) for source in arguments["sources"]]
     record = await desk.record(["why", *options], sources)
-    measured = [s for s, side in zip(asked["sources"], record["sides"], strict=True) if side["us"]]
+    measured = [
+        s for s, side in zip(arguments["sources"], record["sides"], strict=True) if side["us"]
+    ]
     after = Call("recordings", {}, "the time of kernels is in no checkpoint")
     if measured:
         after = Call("findings", {"recording": measured[0]}, "what to change")
-    if "part" in asked:
-        return _part(record, asked, after)
+    if "part" in arguments:
+        return _part(record, arguments, after)
     data, rows = views.why(record)
-    return Answer(data, after, **page_of(rows, asked))
+    return Answer(data, after, **page_of(rows, arguments))
 
 
-async def _run(desk: Desk, asked: Asked, command: str) -> Answer:
+async def _run(desk: Desk, arguments: Arguments, command: str) -> Answer:
     """Runs a measurement into a new folder, and shows what it said."""
-    out, minutes = desk.folders.new_folder(asked["out"]), asked.get("minutes", 30)
+    out, minutes = desk.folders.new_folder(arguments["out"]), arguments.get("minutes", 30)
     words = [command, f"--out={out}"] + ([f"--minutes={minutes}"] if command == "tune" else [])
-    if "recording" in asked:
-        words.append(f"--from={desk.folders.source(asked['recording'])}")
-    for name, value in asked.items():
+    if "recording" in arguments:
+        words.append(f"--from={desk.folders.source(arguments['recording'])}")
+    for name, value in arguments.items():
         if name not in ("command", "out", "minutes", "recording") and value is not False:
             option = f"--{name.replace('_', '-')}"
             words.append(option if value is True else f"{option}={value}")
@@ -205,21 +225,21 @@ async def _run(desk: Desk, asked: Asked, command: str) -> Answer:
     async with desk.runs.measuring:
         # 1 tells of a check that failed; what was measured before the time was over counts too.
         ended = await desk.runs.run(
-            [*words, "--", *asked["command"]], seconds, tell=desk.tell, codes=(0, 1, None)
+            [*words, "--", *arguments["command"]], seconds, tell=desk.tell, codes=(0, 1, None)
         )
     if not Path(out).exists():
-        raise CommandError(ended.said[-1] if ended.said else "nothing was written")
+        raise CommandError(ended.stderr_lines[-1] if ended.stderr_lines else "nothing was written")
     lines = ended.output.decode("utf-8", "replace").splitlines()
     if command == "record":  # what vLLM says
         lines = []
-    data: views.Json = {"recording": desk.folders.shown(out), "exit_code": ended.code}
-    data |= {"printed": lines[:_SAID], "said": ended.said}
+    data: views.Json = {"recording": desk.folders.short_path(out), "exit_code": ended.code}
+    data |= {"printed": lines[:_SAID], "said": ended.stderr_lines}
     left = f"{len(lines) - _SAID} lines that it printed" if len(lines) > _SAID else ""
     after = Call("summary", {"recording": data["recording"]}, "what was measured")
     return Answer(data, after, left_out=left)
 
 
-ANSWERS: Mapping[str, Callable[[Desk, Asked], Awaitable[Answer]]] = {
+ANSWERS: Mapping[str, Callable[[Desk, Arguments], Awaitable[Answer]]] = {
     "recordings": _recordings,
     "summary": _summary,
     "findings": _findings,

@@ -31,7 +31,7 @@ from spark_prof.dashboards.section import RECORDED_AS, document
 from spark_prof.dashboards.short_report import changes
 from spark_prof.dashboards.tune_report import render_tune
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
-from spark_prof.mcp_server.bounded_answer import Answer, Call, written
+from spark_prof.mcp_server.bounded_answer import Answer, Call, answer_text
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk
 from spark_prof.tune.tune_result import TuneResult
 from tests.analyzers.fallbacks.issue_runs import LOGS
@@ -115,7 +115,7 @@ def test_no_hostile_recording_is_printed_as_a_command(eager: Report) -> None:
 def test_no_hostile_recording_is_an_agents_command(eager: Report) -> None:
     for words in COMMANDS:
         record = json.loads(render_report(planted(eager, words), Layout("json")))
-        answer = written(Answer({}, Call("findings", {}, ""), record["findings"]))
+        answer = answer_text(Answer({}, Call("findings", {}, ""), record["findings"]))
         assert answer.isprintable()
         found = in_json(json.loads(answer), ("command", "verify"))
         assert not [line for line in found if MARK in line], words
@@ -202,7 +202,7 @@ def test_no_other_text_of_a_recording_is_in_a_command() -> None:
             assert not [line for line in typed(drawn, kind) if MARK in line], (kind, text)
             shown += MARK in drawn
         record = json.loads(render_report(found, Layout("json")))["findings"]
-        for said in (record, json.loads(written(Answer({}, Call("findings", {}, ""), record)))):
+        for said in (record, json.loads(answer_text(Answer({}, Call("findings", {}, ""), record)))):
             lines = list(in_json(said, ("command", "verify")))
             assert lines, text
             assert not [line for line in lines if MARK in line or not line.isprintable()], text
@@ -279,7 +279,7 @@ def test_the_program_itself(
         assert not [line for line in found if MARK in line], command
     desk = Desk(AllowedFolders((tmp_path,)), InProcess())
     for tool, named in (("findings", {"recording": "bundle"}), ("why", {"sources": ["bundle"]})):
-        answer = json.loads(written(asyncio.run(ANSWERS[tool](desk, named))))
+        answer = json.loads(answer_text(asyncio.run(ANSWERS[tool](desk, named))))
         found = in_json(answer["data"], ("command", "verify"))
         assert not [line for line in found if MARK in line], tool
     app = framed([folder])

@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
-from spark_prof.mcp_server.bounded_answer import written
+from spark_prof.mcp_server.bounded_answer import answer_text
 from spark_prof.mcp_server.command_runs import CommandRuns, Ended
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk
 from tests.command_line import ran
@@ -78,5 +78,5 @@ class DeskClient:
         self._desk = Desk(AllowedFolders((DATA,)), InProcess())
 
     async def call_tool(self, tool: str, arguments: dict[str, Any]) -> Any:
-        text = written(await ANSWERS[tool](self._desk, arguments))
+        text = answer_text(await ANSWERS[tool](self._desk, arguments))
         return SimpleNamespace(content=[SimpleNamespace(text=text)], is_error=False)

@@ -33,18 +33,18 @@ def draw(
         from spark_prof.dashboards.render import json_report
 
         return json_report.write(record(), layout.bounds)
-    found = bounded(document(), layout.bounds)
+    bounded_document = bounded(document(), layout.bounds)
     if layout.kind == "html":
         from spark_prof.dashboards.render import html_page
 
-        return html_page.draw(found, figures())
+        return html_page.draw(bounded_document, figures())
     if layout.kind == "md":
         from spark_prof.dashboards.render import markdown
 
-        return markdown.draw(found)
+        return markdown.draw(bounded_document)
     from spark_prof.dashboards.render import terminal
 
-    return terminal.draw(found, layout.width, layout.color)
+    return terminal.draw(bounded_document, layout.width, layout.color)
 
 
 def render_report(report: Report, layout: Layout, *, whole: bool = False) -> str:

@@ -45,9 +45,9 @@ def card_png(card: Card) -> bytes:
     image = Image.new("RGB", (WIDTH, HEIGHT), _GROUND)
     pen = _Pen(ImageDraw.Draw(image))
     y = pen.text(_LEFT, 40, card.title, 30, _DIM, _RIGHT)
-    first, *others = card.verdict or ("",)
+    first, *rest = card.verdict or ("",)
     y = pen.wrapped(_LEFT, y + 14, first, 38, _INK, _RIGHT, 2)
-    for text in others[:2]:
+    for text in rest[:2]:
         y = pen.wrapped(_LEFT, y + 4, text, 26, _INK, _RIGHT, 1)
     y = pen.wrapped(_LEFT, y + 8, card.run, 22, _DIM, _RIGHT, 2)
     pen.draw.line((_LEFT, y + 16, _RIGHT, y + 16), _LINE, 2)
@@ -86,27 +86,27 @@ class _Pen:
         Args:
             middle: what is too long loses its middle, as two names may differ in their ends.
         """
-        whole = _written(text)
+        whole = _latin(text)
 
-        def cut(kept: int) -> str:
-            tail = kept // 2 if middle else 0
-            return f"{whole[: kept - tail].rstrip()}...{whole[len(whole) - tail :]}"
+        def cut(length: int) -> str:
+            tail = length // 2 if middle else 0
+            return f"{whole[: length - tail].rstrip()}...{whole[len(whole) - tail :]}"
 
-        shown = whole
+        line = whole
         if self.width(whole, size) > end - x:
             fitting = bisect_left(
-                range(len(whole)), True, key=lambda kept: self.width(cut(kept), size) > end - x
+                range(len(whole)), True, key=lambda length: self.width(cut(length), size) > end - x
             )
-            shown = cut(max(fitting - 1, 0))
-        place = end - self.width(shown, size) if right else x
-        self.draw.text((place, y), shown, color, self.font(size))
+            line = cut(max(fitting - 1, 0))
+        place = end - self.width(line, size) if right else x
+        self.draw.text((place, y), line, color, self.font(size))
         return y + 1.3 * size
 
     def wrapped(
         self, x: float, y: float, text: str, size: int, color: str, end: float, most: int
     ) -> float:
         """A text in so many lines at most, of which the last is shortened."""
-        lines, words = [""], _written(text).split()
+        lines, words = [""], _latin(text).split()
         for word in words:
             longer = f"{lines[-1]} {word}".strip()
             if self.width(longer, size) <= end - x or len(lines) == most:
@@ -118,7 +118,7 @@ class _Pen:
         return y
 
 
-def _written(text: str) -> str:
+def _latin(text: str) -> str:
     """A text with what the built-in font has: letters of Latin 1."""
     for special, plain in _PLAIN.items():
         text = text.replace(special, plain)
@@ -171,7 +171,7 @@ def _table(pen: _Pen, card: Card, y: float, bottom: float) -> None:
 def _ends(pen: _Pen, rows: Sequence[Sequence[str]]) -> list[float]:
     """Where each column ends: all but the widest get what they need, that one the rest."""
     columns = zip(*rows, strict=True)
-    widths = [max(pen.width(_written(cell), 19) for cell in column) + 16 for column in columns]
+    widths = [max(pen.width(_latin(cell), 19) for cell in column) + 16 for column in columns]
     while (spare := _RIGHT - _TABLE - sum(widths)) < 0:
         widest = widths.index(max(widths))
         second = max((width for width in widths if width < widths[widest]), default=0.0)

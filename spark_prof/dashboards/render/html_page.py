@@ -43,16 +43,16 @@ def draw(document: Document, figures: Mapping[str, go.Figure]) -> str:
     document = shortened(
         document, lambda tables: len(_sections(tables, {}).encode()) <= _MOST_BYTES
     )
-    shown = {s.id: figures[s.id] for s in document.sections if s.id in figures}
+    plots = {s.id: figures[s.id] for s in document.sections if s.id in figures}
     template = _templates().get_template("page.html.j2")
     return template.render(
         policy=_POLICY,
         document=document,
         style=Markup(resources.files(__package__).joinpath("page.css").read_text()),
         many_sections=_MANY_SECTIONS,
-        sections=Markup(_sections(document, shown)),
-        plotly=Markup(get_plotlyjs()) if shown else "",
-        figures={name: Markup(_data(figure)) for name, figure in shown.items()},
+        sections=Markup(_sections(document, plots)),
+        plotly=Markup(get_plotlyjs()) if plots else "",
+        figures={name: Markup(_data(figure)) for name, figure in plots.items()},
     )
 
 
@@ -76,13 +76,13 @@ def draw_figure(figure: go.Figure, title: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("spark_prof.dashboards.render", "."),
         autoescape=True,
         keep_trailing_newline=True,
     )
-    made.filters["shorten"] = shorten
-    return made
+    environment.filters["shorten"] = shorten
+    return environment
 
 
 def _sections(document: Document, figures: Mapping[str, go.Figure]) -> str:
@@ -110,7 +110,7 @@ def _data(figure: go.Figure) -> str:
     untitled.update_layout(title=None, margin={"t": _NO_TITLE}, height=_height(figure))
     # ASCII alone: half a character of a foreign name is no fault, and none ends a line.
     drawn = untitled.to_json(engine="json")
-    return re.sub("[<>&]", lambda found: _ESCAPES[found[0]], drawn)
+    return re.sub("[<>&]", lambda match: _ESCAPES[match[0]], drawn)
 
 
 def _height(figure: go.Figure) -> int:

@@ -70,7 +70,7 @@ _KEYS = (
 
 def record_of(report: Report) -> dict[str, Any]:
     """What the report's JSON has."""
-    made = {
+    derived = {
         "steps": {
             name: dict(_NO_SPREAD) if name.endswith("_us") and value is None else value
             for name, value in _plain(report.steps).items()
@@ -79,7 +79,7 @@ def record_of(report: Report) -> dict[str, Any]:
         "client_tokens": beside_clients(report.tokens, report.clients),
         "known_issues": report.audit.known_issues if report.audit else (),
     }
-    parts = {key: made[key] if key in made else getattr(report, key) for key in _KEYS}
+    parts = {key: derived[key] if key in derived else getattr(report, key) for key in _KEYS}
     return {"schema": SCHEMA, "verdict": verdict_of(report), **parts}
 
 
@@ -95,23 +95,23 @@ def _time(report: Report) -> dict[str, float | None]:
         "residual_percent", "engine_us",
     )  # fmt: skip
     whole = report.books[0] if report.books else None
-    found = {name: getattr(whole, name) if whole else None for name in names}
+    times = {name: getattr(whole, name) if whole else None for name in names}
     sums = whole.kernels_us if whole else sum(row.us for row in report.components)
-    copies = found["copies_us"] if whole else report.copies.us
-    first = {"sum_us": sums, "union_us": found["union_us"], "wall_us": report.wall_us}
+    copies = times["copies_us"] if whole else report.copies.us
+    first = {"sum_us": sums, "union_us": times["union_us"], "wall_us": report.wall_us}
     kernels = {"kernel_time_us": sums + report.ahead_us, "exclusive_us": sums}
-    return first | found | {"copies_us": copies} | kernels
+    return first | times | {"copies_us": copies} | kernels
 
 
 def _change(change: Change) -> dict[str, Any]:
     """A change; with several recordings a side also the figure of each."""
-    found: dict[str, Any] = {key: getattr(change, key) for key in ("a", "b", "us", "low", "high")}
-    found |= {"share": change.share(change.us), "sure": change.sure}
-    found["share_low"], found["share_high"] = change.shares
+    record: dict[str, Any] = {key: getattr(change, key) for key in ("a", "b", "us", "low", "high")}
+    record |= {"share": change.share(change.us), "sure": change.sure}
+    record["share_low"], record["share_high"] = change.shares
     if max(map(len, change.figures)) > 1:
         for side, figures in zip(("a", "b"), change.figures, strict=True):
-            found[f"values_{side}"] = [each.value for each in figures]
-    return found
+            record[f"values_{side}"] = [figure.value for figure in figures]
+    return record
 
 
 def _plain(value: Any) -> Any:

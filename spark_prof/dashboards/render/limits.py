@@ -40,11 +40,11 @@ def bounded(document: Document, bounds: Bounds) -> Document:
         CommandError: there is no such section.
     """
     if bounds.sections:
-        groups = [each.id.partition("-")[0] for each in document.sections]
-        _known(bounds.sections, dict.fromkeys(groups))
+        groups = [section.id.partition("-")[0] for section in document.sections]
+        _check_sections(bounds.sections, dict.fromkeys(groups))
         pairs = zip(groups, document.sections, strict=True)
-        kept = tuple(each for group, each in pairs if group in bounds.sections)
-        document = Document(document.title, (), kept)
+        sections = tuple(section for group, section in pairs if group in bounds.sections)
+        document = Document(document.title, (), sections)
     return document if bounds.limit is None else _with_rows(document, bounds.limit)
 
 
@@ -60,18 +60,18 @@ def bounded_record(record: Any, bounds: Bounds) -> Any:
     if bounds == WHOLE:
         return record
     if isinstance(record, list):
-        _known(bounds.sections, ("rows", "kernels"))
+        _check_sections(bounds.sections, ("rows", "kernels"))
         rows = record[: bounds.limit]
         return {"rows": rows, "left_out": len(record) - len(rows)}
     left_out: Counter[str] = Counter()
     if bounds.sections:
         parts = [key for key in record if isinstance(record[key], dict | list | None)]
-        aliases = [each for each, keys in _KEYS.items() if keys[0] in parts]
-        _known(bounds.sections, [*parts, *aliases])
-        wanted = {key for name in bounds.sections for key in (name, *_KEYS.get(name, ()))}
-        record = {key: record[key] for key in record if key in wanted or key not in parts}
-    told = "rows_left_out" if "left_out" in record else "left_out"
-    return {**_first(record, bounds.limit, "", left_out), told: dict(left_out)}
+        aliases = [alias for alias, keys in _KEYS.items() if keys[0] in parts]
+        _check_sections(bounds.sections, [*parts, *aliases])
+        chosen_keys = {key for name in bounds.sections for key in (name, *_KEYS.get(name, ()))}
+        record = {key: record[key] for key in record if key in chosen_keys or key not in parts}
+    count_key = "rows_left_out" if "left_out" in record else "left_out"
+    return {**_first(record, bounds.limit, "", left_out), count_key: dict(left_out)}
 
 
 def _first(value: Any, limit: int | None, path: str, left_out: Counter[str]) -> Any:
@@ -87,9 +87,9 @@ def _first(value: Any, limit: int | None, path: str, left_out: Counter[str]) -> 
     return [_first(inner, limit, path, left_out) for inner in value]
 
 
-def _known(asked: Collection[str], known: Collection[str]) -> None:
-    if unknown := [name for name in asked if name not in known]:
-        raise CommandError(f"there is no section {unknown[0]}; there are {', '.join(known)}")
+def _check_sections(sections: Collection[str], names: Collection[str]) -> None:
+    if unknown := [name for name in sections if name not in names]:
+        raise CommandError(f"there is no section {unknown[0]}; there are {', '.join(names)}")
 
 
 def shortened(document: Document, fits: Callable[[Document], bool]) -> Document:
@@ -119,8 +119,8 @@ def _with_rows(document: Document, most: int) -> Document:
         if len(section.rows) <= most:
             return section
         rows = f"{count(most)} of {count(len(section.rows))} rows"
-        told = f"Only the first {rows}; JSON has them all."
-        return replace(section, rows=section.rows[:most], intro=(*section.intro, told))
+        note = f"Only the first {rows}; JSON has them all."
+        return replace(section, rows=section.rows[:most], intro=(*section.intro, note))
 
     return replace(document, sections=tuple(map(first, document.sections)))
 
@@ -142,5 +142,5 @@ def _with_sections(document: Document, most: int) -> Document:
     if not left_out:
         return document
     rows = tuple((shorten(section.title, _SHORT_TEXT),) for section in left_out)
-    told = Section("left_out", "Left out, as too long; JSON has it", (Column(""),), rows)
-    return replace(document, sections=(*document.sections[:most], told))
+    note = Section("left_out", "Left out, as too long; JSON has it", (Column(""),), rows)
+    return replace(document, sections=(*document.sections[:most], note))

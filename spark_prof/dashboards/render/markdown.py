@@ -37,7 +37,7 @@ _NOTHING = "<!-- -->"
 
 def draw(document: Document) -> str:
     """Draws any document as GitHub Markdown that fits a post."""
-    return _drawn(shortened(document, lambda shown: len(_drawn(shown)) <= _LONGEST))
+    return _drawn(shortened(document, lambda candidate: len(_drawn(candidate)) <= _LONGEST))
 
 
 def _drawn(document: Document) -> str:
@@ -60,10 +60,10 @@ def _drawn(document: Document) -> str:
 
 def escape(text: str) -> str:
     """Makes a clean string show as itself wherever Markdown stands, a table's cell included."""
-    escaped = _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
+    escaped = _ENTITY.sub(lambda match: _ENTITIES[match[0]], text)
     # Escaping in this order leaves the entities alone: "#" is special only outside of them.
     parts = re.split(r"(&#?\w+;)", escaped)
-    parts[::2] = [_SPECIAL.sub(lambda found: f"\\{found[0]}", part) for part in parts[::2]]
+    parts[::2] = [_SPECIAL.sub(lambda match: f"\\{match[0]}", part) for part in parts[::2]]
     return _REFERENCE.sub(rf"\1{_NOTHING}", "".join(parts))
 
 

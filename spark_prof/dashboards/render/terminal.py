@@ -150,20 +150,22 @@ def _width(cell: Cell) -> int:
 def _fitted(section: Section, width: int) -> Section:
     """Leaves out optional columns, last first, until the others fit."""
     least = [
-        min(_LEAST.get(column.kind, taken), taken)
-        for column, taken in zip(section.columns, _widths(section), strict=True)
+        min(_LEAST.get(column.kind, column_width), column_width)
+        for column, column_width in zip(section.columns, _widths(section), strict=True)
     ]
-    kept = list(range(len(least)))
+    indices = list(range(len(least)))
     for index in reversed(range(len(least))):
-        if sum(least[i] + _GAP for i in kept) - _GAP <= width:
+        if sum(least[i] + _GAP for i in indices) - _GAP <= width:
             break
         if section.columns[index].optional:
-            kept.remove(index)
-    return section.only(kept)
+            indices.remove(index)
+    return section.only(indices)
 
 
 def _name_width(section: Section, width: int) -> int:
     """Gives the columns of names what the others leave."""
     named = [column.kind == "name" for column in section.columns]
-    taken = sum(0 if name else size for name, size in zip(named, _widths(section), strict=True))
-    return max((width - taken - _GAP * len(named)) // max(sum(named), 1), 12)
+    fixed_width = sum(
+        0 if name else size for name, size in zip(named, _widths(section), strict=True)
+    )
+    return max((width - fixed_width - _GAP * len(named)) // max(sum(named), 1), 12)

@@ -22,9 +22,13 @@ def layers(audit: Audit | None) -> Section:
         cells.SomeCount("Modules", "modules"),
         cells.Text("Checkpoint", "checkpoint", missing=MISSING),
         cells.Text("Runs", "executed", missing=MISSING),
-        cells.Text("Engine", lambda row: _said(row, "engine"), optional=True, missing=MISSING),
-        cells.Text("Log", lambda row: _said(row, "log"), optional=True, missing=MISSING),
-        cells.Text("Trace", lambda row: _said(row, "trace"), optional=True, missing=MISSING),
+        cells.Text(
+            "Engine", lambda row: _witness_names(row, "engine"), optional=True, missing=MISSING
+        ),
+        cells.Text("Log", lambda row: _witness_names(row, "log"), optional=True, missing=MISSING),
+        cells.Text(
+            "Trace", lambda row: _witness_names(row, "trace"), optional=True, missing=MISSING
+        ),
         cells.Prose("Why", _why),
     )
     intro = ("Weights and activations: W4A4 quantizes both to 4 bits, W4A16 the weights alone.",)
@@ -37,33 +41,36 @@ def _why(row: AuditRow) -> str:
     return "; ".join(filter(None, (row.why, row.fix)))
 
 
-def _said(row: AuditRow, who: str) -> str:
-    said = (w.family or shorten(w.kernel, _LONGEST_NAME) for w in row.witnesses if w.who == who)
-    return ", ".join(dict.fromkeys(said))
+def _witness_names(row: AuditRow, who: str) -> str:
+    names = (w.family or shorten(w.kernel, _LONGEST_NAME) for w in row.witnesses if w.who == who)
+    return ", ".join(dict.fromkeys(names))
 
 
 def engine(audit: Audit) -> Section:
     """How the engine was set up, as far as anything tells."""
-    found = audit.engine
+    engine = audit.engine
     yes_no = {True: "yes", False: "no", None: ""}
     fields = (
-        ("vLLM", found.vllm),
-        ("GPU", " ".join(filter(None, (found.gpu, found.capability and f"({found.capability})")))),
-        ("Quantization", found.quantization),
-        ("Eager", yes_no[found.eager]),
-        ("CUDA graphs", _graphs(found)),
-        ("Graph sizes", ", ".join(map(str, found.graph_sizes))),
-        ("Prefix caching", yes_no[found.prefix_caching]),
-        ("--moe-backend", found.moe_backend),
-        ("--linear-backend", found.linear_backend),
-        ("KV cache", found.kv_cache),
+        ("vLLM", engine.vllm),
+        (
+            "GPU",
+            " ".join(filter(None, (engine.gpu, engine.capability and f"({engine.capability})"))),
+        ),
+        ("Quantization", engine.quantization),
+        ("Eager", yes_no[engine.eager]),
+        ("CUDA graphs", _graphs(engine)),
+        ("Graph sizes", ", ".join(map(str, engine.graph_sizes))),
+        ("Prefix caching", yes_no[engine.prefix_caching]),
+        ("--moe-backend", engine.moe_backend),
+        ("--linear-backend", engine.linear_backend),
+        ("KV cache", engine.kv_cache),
     )
     return pairs("engine", "How the engine was set up", fields, _LONGEST)
 
 
-def _graphs(found: EngineSetup) -> str:
-    breakable = "breakable" if found.breakable_graphs else ""
-    return ", ".join(filter(None, (found.graph_mode, breakable)))
+def _graphs(engine: EngineSetup) -> str:
+    breakable = "breakable" if engine.breakable_graphs else ""
+    return ", ".join(filter(None, (engine.graph_mode, breakable)))
 
 
 def log(audit: Audit) -> Section:
@@ -76,10 +83,10 @@ def log(audit: Audit) -> Section:
         cells.Text("Says", "value", longest=_LONGEST_NAME, missing=MISSING),
         cells.Prose("Meaning", "means"),
     )
-    shown = [row for row in audit.log if row.topic != "harmless"][:_MOST_LINES]
-    rest = len(audit.log) - len(shown)
+    rows = [row for row in audit.log if row.topic != "harmless"][:_MOST_LINES]
+    rest = len(audit.log) - len(rows)
     intro = (f"{count(rest)} more {'are' if rest > 1 else 'is'} in the JSON.",) if rest else ()
-    return table("log", "What the log says", shown, columns, intro)
+    return table("log", "What the log says", rows, columns, intro)
 
 
 def unknown(audit: Audit) -> Section:
@@ -90,11 +97,11 @@ def unknown(audit: Audit) -> Section:
         cells.Text("Level", "level", optional=True),
         cells.Prose("Text of the log", "text", longest=_LONGEST),
     )
-    shown = audit.unknown[:_MOST_UNKNOWN]
+    rows = audit.unknown[:_MOST_UNKNOWN]
     title = unknown_sentence(audit.unknown_count)
-    rest = len(audit.unknown) - len(shown)
+    rest = len(audit.unknown) - len(rows)
     intro = (f"{count(rest)} more are in the JSON.",) if rest > 0 else ()
-    return table("unknown-lines", title, shown, columns, intro)
+    return table("unknown-lines", title, rows, columns, intro)
 
 
 def notes(audit: Audit) -> Section:

@@ -30,40 +30,40 @@ _MOST_UNPLACED = 8
 _LONGEST = 80
 
 
-def sections(found: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
+def sections(ceilings: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
     """Everything there is to say about a checkpoint, in reading order.
 
     The tables for one GPU are for the first of those that the ceilings were calculated for; there
     must be one. Where somebody named `one_gpu`, nothing is said about others.
     """
     return (
-        _reads(found),
-        _choices(found, one_gpu),
-        _batches(found),
-        _contexts(found),
-        _drafts(found),
-        _left_out(found),
-        listed("ceilings_notes", "Caveats", found.model.lost),
+        _reads(ceilings),
+        _choices(ceilings, one_gpu),
+        _batches(ceilings),
+        _contexts(ceilings),
+        _drafts(ceilings),
+        _left_out(ceilings),
+        listed("ceilings_notes", "Caveats", ceilings.model.lost),
     )
 
 
-def at_most(found: Ceilings) -> str:
+def at_most(ceilings: Ceilings) -> str:
     """How fast the model can be on the first GPU as it is, and with the weights that read least."""
-    first, *others = found.choices
+    first, *rest = ceilings.choices
     gpu, now = first.gpus[0].gpu, _tokens_per_s(first)
     if not now:
         return ""
     line = f"On {gpu} at most {rate(now)} tokens/s of each sequence"
-    best = max(others, key=_tokens_per_s, default=first)
+    best = max(rest, key=_tokens_per_s, default=first)
     if _tokens_per_s(best) > now:
         line += f"; with {best.title} {rate(_tokens_per_s(best))}"
     return f"{line}: what a step reads bounds it."
 
 
-def _reads(found: Ceilings) -> Section:
+def _reads(ceilings: Ceilings) -> Section:
     """What a step reads, component by component."""
-    step = found.choices[0].step
-    bandwidth = found.choices[0].gpus[0].nearest.bandwidth
+    step = ceilings.choices[0].step
+    bandwidth = ceilings.choices[0].gpus[0].nearest.bandwidth
     columns = (
         cells.Text("Component", "component"),
         cells.Text("Format", "format"),
@@ -74,8 +74,8 @@ def _reads(found: Ceilings) -> Section:
             f"At {bandwidth / 1e9:,.0f} GB/s", lambda row: row.read / bandwidth * 1e6, optional=True
         ),
     )
-    architecture = found.model.architecture
-    intro = [f"{architecture.name or 'A model'}, {_asked(found.question)}."]
+    architecture = ceilings.model.architecture
+    intro = [f"{architecture.name or 'A model'}, {_question_text(ceilings.question)}."]
     if step.experts_hit is not None:
         intro.append(
             f"A step of {counted(step.question.tokens, 'token')} reads {step.experts_hit:.1f} of "
@@ -89,11 +89,11 @@ def _reads(found: Ceilings) -> Section:
     return table("step_bytes", "What a decode step reads", rows, columns, intro, below)
 
 
-def _choices(found: Ceilings, one_gpu: bool) -> Section:
+def _choices(ceilings: Ceilings, one_gpu: bool) -> Section:
     """The ceilings of every choice of formats, on the first GPU and a few others."""
-    names = [gpu.gpu for gpu in found.choices[0].gpus]
-    shown = list(dict.fromkeys([names[0], *(n for n in _BESIDE if n in names)]))
-    shown = shown[: 1 if one_gpu else len(_BESIDE)]
+    names = [gpu.gpu for gpu in ceilings.choices[0].gpus]
+    gpu_names = list(dict.fromkeys([names[0], *(n for n in _BESIDE if n in names)]))
+    gpu_names = gpu_names[: 1 if one_gpu else len(_BESIDE)]
 
     def on(name: str, optional: bool) -> Column:
         def speeds(choice: Choice) -> str:
@@ -104,17 +104,17 @@ def _choices(found: Ceilings, one_gpu: bool) -> Section:
     columns = (
         cells.Text("Weights", "title"),
         cells.DecimalBytes("A step reads", "step.read"),
-        *(on(name, index > 0) for index, name in enumerate(shown)),
+        *(on(name, index > 0) for index, name in enumerate(gpu_names)),
     )
     intro = (
         "Tokens/s of each sequence at most: by what a kernel that reads was seen to reach / by the "
         "data sheet; one figure is the data sheet's.",
         "What a choice does to the answers is not looked at.",
     )
-    return table("ceilings", "How fast it can be at most", found.choices, columns, intro)
+    return table("ceilings", "How fast it can be at most", ceilings.choices, columns, intro)
 
 
-def _batches(found: Ceilings) -> Section:
+def _batches(ceilings: Ceilings) -> Section:
     """More sequences at a time on the first GPU."""
     columns = (
         cells.Count("Sequences", "step.question.batch"),
@@ -125,12 +125,12 @@ def _batches(found: Ceilings) -> Section:
         cells.Text("Limit", lambda choice: choice.gpus[0].nearest.limit),
     )
     title = "More sequences at a time"
-    return table("ceilings_batches", title, found.batches, columns, _on_which(found))
+    return table("ceilings_batches", title, ceilings.batches, columns, _on_which(ceilings))
 
 
-def _contexts(found: Ceilings) -> Section:
+def _contexts(ceilings: Ceilings) -> Section:
     """A longer context on the first GPU."""
-    plain = found.contexts[0].step.read if found.contexts else 0.0
+    plain = ceilings.contexts[0].step.read if ceilings.contexts else 0.0
     columns = (
         cells.Count(
             "Tokens of context",
@@ -144,13 +144,13 @@ def _contexts(found: Ceilings) -> Section:
         _READ,
         cells.Rate("Tokens/s each", _tokens_per_s),
     )
-    rows = found.contexts if found.model.architecture.states else ()
-    return table("ceilings_contexts", "A longer context", rows, columns, _on_which(found))
+    rows = ceilings.contexts if ceilings.model.architecture.states else ()
+    return table("ceilings_contexts", "A longer context", rows, columns, _on_which(ceilings))
 
 
-def _drafts(found: Ceilings) -> Section:
+def _drafts(ceilings: Ceilings) -> Section:
     """Speculative decoding on the first GPU."""
-    plain = found.drafts[0].step.read if found.drafts else 0.0
+    plain = ceilings.drafts[0].step.read if ceilings.drafts else 0.0
     columns = (
         cells.Count("Drafted tokens", lambda choice: choice.step.question.scheduled - 1),
         _EXPERTS,
@@ -161,9 +161,9 @@ def _drafts(found: Ceilings) -> Section:
     intro = (
         "A step must yield more tokens than stand under `Pays above` to be worth its reading; at "
         "most all drafts are accepted. What drafting itself reads comes on top.",
-        *_on_which(found),
+        *_on_which(ceilings),
     )
-    return table("ceilings_drafts", "Speculative decoding", found.drafts, columns, intro)
+    return table("ceilings_drafts", "Speculative decoding", ceilings.drafts, columns, intro)
 
 
 def _tokens_per_s(choice: Choice) -> float:
@@ -174,13 +174,13 @@ _READ = cells.DecimalBytes("A step reads", "step.read")
 _EXPERTS = cells.Written("Experts read", lambda choice: figure(choice.step.experts_hit, ".1f"))
 
 
-def _on_which(found: Ceilings) -> tuple[str, ...]:
+def _on_which(ceilings: Ceilings) -> tuple[str, ...]:
     """On which GPU, and by which bandwidth, a table's figures are."""
-    first = found.choices[0].gpus[0]
+    first = ceilings.choices[0].gpus[0]
     return (f"{first.gpu} at {first.nearest.bandwidth / 1e9:,.0f} GB/s: {first.nearest.basis}.",)
 
 
-def _left_out(found: Ceilings) -> Section:
+def _left_out(ceilings: Ceilings) -> Section:
     """Weights that no decode step of the model reads, and those that no rule places."""
     rows = [
         (
@@ -189,11 +189,11 @@ def _left_out(found: Ceilings) -> Section:
             w.format,
             float(w.bytes),
         )
-        for w in found.left_out
+        for w in ceilings.left_out
     ]
     rows += [
         ("counted as read", shorten(path, _LONGEST), "", size)
-        for path, size in found.model.unplaced[:_MOST_UNPLACED]
+        for path, size in ceilings.model.unplaced[:_MOST_UNPLACED]
     ]
     columns = (
         cells.Text("How", itemgetter(0)),
@@ -205,7 +205,7 @@ def _left_out(found: Ceilings) -> Section:
     return table("ceilings_left_out", "What else is stored", rows, columns, intro)
 
 
-def _asked(question: Question) -> str:
+def _question_text(question: Question) -> str:
     """The question as a person would put it."""
     context = f"{counted(question.context, 'token')} of context each"
     parts = [

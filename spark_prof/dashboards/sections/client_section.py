@@ -33,7 +33,7 @@ _BESIDE = (
 
 def agreement(report: Report) -> Section:
     """Puts what the clients saw beside what the engine's steps took."""
-    shown = report.clients[:_MOST_RUNS]
+    rows = report.clients[:_MOST_RUNS]
     columns = (
         cells.Text("Run", lambda line: line[0] and name(line[0])),
         cells.Text("Of", lambda line: line[1] and _quantity(line[1]), missing="-"),
@@ -45,13 +45,13 @@ def agreement(report: Report) -> Section:
         cells.Time("Elsewhere", lambda line: line[1] and _elsewhere_us(line[1]), optional=True),
         cells.Text("Verdict", _verdict),
     )
-    intro = _said(shown)
-    if any(row.comparisons for row in shown):
+    intro = _sentences(rows)
+    if any(row.comparisons for row in rows):
         intro.append(_BESIDE)
     # A run stands beside the first quantity that was compared, and not beside its others.
     lines = [
         (None if place else row, comparison)
-        for row in shown
+        for row in rows
         for place, comparison in enumerate(row.comparisons or (None,))
     ]
     return table("clients", "Does the client see the same?", lines, columns, intro)
@@ -62,15 +62,17 @@ def _verdict(line: tuple[ClientRow | None, ClientComparison | None]) -> str:
     return "not compared" if comparison is None else row.verdict if row else ""
 
 
-def _quantity(found: ClientComparison) -> str:
-    return _QUANTITIES[found.quantity][0] + (", median" if found.statistic == "median" else "")
+def _quantity(comparison: ClientComparison) -> str:
+    return _QUANTITIES[comparison.quantity][0] + (
+        ", median" if comparison.statistic == "median" else ""
+    )
 
 
-def _elsewhere_us(found: ClientComparison) -> float | None:
-    return found.client - found.engine if found.client > found.engine else None
+def _elsewhere_us(comparison: ClientComparison) -> float | None:
+    return comparison.client - comparison.engine if comparison.client > comparison.engine else None
 
 
-def runs(found: Sequence[ClientRow]) -> Section:
+def runs(rows: Sequence[ClientRow]) -> Section:
     """Lists what the clients saw, run by run."""
     columns = (
         cells.Text("Tool", "tool"),
@@ -88,13 +90,13 @@ def runs(found: Sequence[ClientRow]) -> Section:
         cells.Time("Whole request", "e2e.typical", optional=True),
     )
     title = "What the clients saw"
-    return table("client_runs", title, found[:_MOST_RUNS], columns, _intro(found))
+    return table("client_runs", title, rows[:_MOST_RUNS], columns, _intro(rows))
 
 
-def remarks(found: Sequence[ClientRow], lost: Sequence[str]) -> Section:
+def remarks(rows: Sequence[ClientRow], lost: Sequence[str]) -> Section:
     """Lists what the results do not tell and what to know of the runs, once each."""
-    said = dict.fromkeys([*lost, *(text for row in found for text in row.sentences)])
-    return listed("notes", "Caveats", said)
+    texts = dict.fromkeys([*lost, *(text for row in rows for text in row.sentences)])
+    return listed("notes", "Caveats", texts)
 
 
 def name(row: ClientRow) -> str:
@@ -103,31 +105,31 @@ def name(row: ClientRow) -> str:
     return shorten(", ".join(filter(None, (row.tool, row.label, at_once))), _LONGEST_NAME)
 
 
-def _said(found: Sequence[ClientRow]) -> list[str]:
+def _sentences(rows: Sequence[ClientRow]) -> list[str]:
     """The sentences of each of a few runs; of many, those that are not about one of them."""
-    if len(found) <= _FEW_RUNS:
-        said = [f"{name(row)}: {' '.join(row.sentences)}" for row in found]
+    if len(rows) <= _FEW_RUNS:
+        texts = [f"{name(row)}: {' '.join(row.sentences)}" for row in rows]
     else:
-        own = (row.sentences[1:] if row.comparisons else row.sentences for row in found)
-        said = list(dict.fromkeys(text for sentences in own for text in sentences))
-    return [shorten(text, _LONGEST_PROSE) for text in said[:_MOST_SENTENCES]]
+        sentences_by_run = (row.sentences[1:] if row.comparisons else row.sentences for row in rows)
+        texts = list(dict.fromkeys(text for sentences in sentences_by_run for text in sentences))
+    return [shorten(text, _LONGEST_PROSE) for text in texts[:_MOST_SENTENCES]]
 
 
-def _intro(found: Sequence[ClientRow]) -> list[str]:
+def _intro(rows: Sequence[ClientRow]) -> list[str]:
     """Says what the columns are, and which figures nobody gave."""
     intro = [
         "Means, or medians where a tool gives no mean. TPOT is per token after the first, ITL per "
         "chunk of the stream."
     ]
     derived: dict[str, set[str]] = {}
-    for row in found:
+    for row in rows:
         latencies = {"TTFT": row.ttft, "TPOT": row.tpot, "ITL": row.itl, "E2E": row.e2e}
         for title, latency in latencies.items():
             if latency.derived:
                 derived.setdefault(latency.derived, set()).add(title)
     intro += [f"Derived, {how}: {', '.join(sorted(titles))}." for how, titles in derived.items()]
-    if len(found) > _MOST_RUNS:
-        intro.append(f"{counted(len(found) - _MOST_RUNS, 'run')} more; JSON has them all.")
+    if len(rows) > _MOST_RUNS:
+        intro.append(f"{counted(len(rows) - _MOST_RUNS, 'run')} more; JSON has them all.")
     return intro
 
 

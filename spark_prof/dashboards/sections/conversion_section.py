@@ -34,9 +34,9 @@ _LOOKS = dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
 
 def attributed(report: Report) -> Section:
     """Lists conversions with the kernel that each works for, the most expensive first."""
-    found = report.conversions
-    shown = found.charged[:_MOST_ROWS]
-    called = cells.called(name for row in shown for name in (row.name, row.consumer) if name)
+    conversions = report.conversions
+    rows = conversions.charged[:_MOST_ROWS]
+    called = cells.called(name for row in rows for name in (row.name, row.consumer) if name)
     columns = (
         cells.SomeTime("A token", "us_per_token"),
         cells.Written("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
@@ -48,32 +48,32 @@ def attributed(report: Report) -> Section:
         cells.Name("Read by", lambda row: called.get(row.consumer), missing=MISSING),
         cells.Name("Kernel", lambda row: called[row.name]),
     )
-    sentence = f"{microseconds(found.us)}, {share(found.share)} of the time"
-    if any(row.us_per_token is not None for row in shown):
-        sentence = f"{microseconds(found.us_per_token)} of each token, {sentence} in all"
+    sentence = f"{microseconds(conversions.us)}, {share(conversions.share)} of the time"
+    if any(row.us_per_token is not None for row in rows):
+        sentence = f"{microseconds(conversions.us_per_token)} of each token, {sentence} in all"
     intro = [
         f"{sentence}, go to work that only changes a format. It is attributed to the kernel that "
         "reads the result: the next one of its component on its stream."
     ]
-    if rest := len(found.charged) - len(shown):
+    if rest := len(conversions.charged) - len(rows):
         intro.append(f"{counted(rest, 'more row')} in JSON.")
-    return table("conversions", "Format conversions", shown, columns, intro)
+    return table("conversions", "Format conversions", rows, columns, intro)
 
 
 def _per_layer_us(row: AttributedConversion) -> float | None:
     return row.us_per_token / row.layers if row.layers and row.us_per_token is not None else None
 
 
-def others(report: Report) -> Section:
+def uncounted(report: Report) -> Section:
     """Lists conversions whose time is in no sum: PyTorch's pads, fused ones, those of load time."""
-    found = report.conversions
-    fused = sorted(found.fused, key=lambda row: -row.us)
+    conversions = report.conversions
+    fused = sorted(conversions.fused, key=lambda row: -row.us)
     rows: list[tuple[str, AttributedConversion | FusedConversion | LoadTimeConversion]]
-    rows = [("by order", row) for row in found.padding[:_MOST_ROWS]]
+    rows = [("by order", row) for row in conversions.padding[:_MOST_ROWS]]
     rows += [("fused", row) for row in fused[:_MOST_ROWS]]
     rows += [
         ("outside the steps" if row.outside == row.calls else "load time", row)
-        for row in found.load_time[:_MOST_ROWS]
+        for row in conversions.load_time[:_MOST_ROWS]
     ]
     called = cells.called(row.name for _, row in rows)
     columns = (
@@ -130,11 +130,11 @@ def most_expensive(report: Report) -> Plot:
     Each bar carries its place in `ranked` as customdata, the rest together -1.
     """
     rows = ranked(report)
-    shown, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
-    names = [f"{number}. {_named(row)}" for number, row in enumerate(shown, 1)]
-    times = [cost_of(row, report) for row in shown]
-    colors = [COLORS.get(row.component, NEUTRAL) for row in shown]
-    whose, places = [label(row.name, 100) for row in shown], list(range(len(shown)))
+    largest, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
+    names = [f"{number}. {_named(row)}" for number, row in enumerate(largest, 1)]
+    times = [cost_of(row, report) for row in largest]
+    colors = [COLORS.get(row.component, NEUTRAL) for row in largest]
+    whose, places = [label(row.name, 100) for row in largest], list(range(len(largest)))
     if rest:
         names.append(f"{len(rest)} more")
         times.append(sum(cost_of(row, report) for row in rest))

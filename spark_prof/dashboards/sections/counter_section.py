@@ -16,8 +16,8 @@ _LEAST_SHARE = 0.01
 def shapes(report: Report) -> Section:
     """Lists the launch shapes that take at least a hundredth of the time of decode steps."""
     every = report.shapes.rows if report.shapes else ()
-    shown = [row for row in every if row.share >= _LEAST_SHARE][:_MOST_ROWS]
-    called = cells.called(row.name for row in shown)
+    rows = [row for row in every if row.share >= _LEAST_SHARE][:_MOST_ROWS]
+    called = cells.called(row.name for row in rows)
     columns = (
         cells.Share("Share", "share"),
         cells.Text("Component", "component"),
@@ -31,27 +31,27 @@ def shapes(report: Report) -> Section:
         cells.Written("Token rows", _rows_used),
         cells.Name("Kernel", lambda row: called[row.name]),
     )
-    return table("shapes", "How kernels fill the GPU", shown, columns, _about_shapes(report, shown))
+    return table("shapes", "How kernels fill the GPU", rows, columns, _about_shapes(report, rows))
 
 
-def _about_shapes(report: Report, shown: list[ShapeRow]) -> tuple[str, ...]:
-    found = report.shapes
-    if not found:
+def _about_shapes(report: Report, rows: list[ShapeRow]) -> tuple[str, ...]:
+    shapes = report.shapes
+    if not shapes:
         return ()
     lines = []
     of_decode = " of decode steps" if report.steps.decode else ""
-    if found.multiprocessors:
+    if shapes.multiprocessors:
         lines.append(
-            f"Launches{of_decode} on {count(found.multiprocessors)} multiprocessors. Busy is the "
+            f"Launches{of_decode} on {count(shapes.multiprocessors)} multiprocessors. Busy is the "
             "share of them that has a block, over all waves; occupancy the warps that one could "
             "hold."
         )
-    if any(row.tile_waste for row in shown):
+    if any(row.tile_waste for row in rows):
         lines.append(
             "Token rows of a tile that hold no token cost arithmetic, not memory traffic: a kernel "
             "that waits for memory does not get slower by them."
         )
-    return (*lines, *found.notes)
+    return (*lines, *shapes.notes)
 
 
 def limiters(row: ShapeRow | None) -> str:
@@ -75,14 +75,14 @@ def _rows_used(row: ShapeRow) -> str | None:
 
 def kernels(report: Report) -> Section:
     """Lists what the most expensive kernels move, in the batch size that was sampled most."""
-    found = report.counters
-    batch = found.batches[0] if found and found.batches else None
-    every = batch.rows if batch else found.long if found else ()
+    counters = report.counters
+    batch = counters.batches[0] if counters and counters.batches else None
+    every = batch.rows if batch else counters.long if counters else ()
     rows = sorted(every, key=lambda row: -row.us * row.calls)[:_MOST_ROWS]
     title = "What kernels move"
-    if found and not rows:
+    if counters and not rows:
         # A section says something only in rows; without figures the reason is what there is.
-        return listed("counters", title, found.notes)
+        return listed("counters", title, counters.notes)
     columns = (
         cells.Time("A call", "us"),
         cells.Written("Calls", lambda row: figure(row.calls, ",.0f"), optional=True),
@@ -96,7 +96,9 @@ def kernels(report: Report) -> Section:
         cells.Text("Component", "component"),
         cells.Name("Kernel", "name"),
     )
-    return table("counters", title, rows, columns, _about_samples(found, batch) if found else ())
+    return table(
+        "counters", title, rows, columns, _about_samples(counters, batch) if counters else ()
+    )
 
 
 def weights(report: Report) -> Section:
@@ -117,15 +119,15 @@ def weights(report: Report) -> Section:
     return table("counter_weights", "Memory traffic and weights", pairs, columns, intro)
 
 
-def _about_samples(found: Counters, batch: CounterBatch | None) -> tuple[str, ...]:
+def _about_samples(counters: Counters, batch: CounterBatch | None) -> tuple[str, ...]:
     if batch is None:
         return (
-            f"Sampled every {found.interval_us:g} us. No batch size had enough steps to fold: only "
-            "kernels that last at least ten samples are listed.",
-            *found.notes,
+            f"Sampled every {counters.interval_us:g} us. No batch size had enough steps to fold: "
+            "only kernels that last at least ten samples are listed.",
+            *counters.notes,
         )
     lines = [
-        f"Sampled every {found.interval_us:g} us; {counted(batch.steps, 'decode step')} of "
+        f"Sampled every {counters.interval_us:g} us; {counted(batch.steps, 'decode step')} of "
         f"{counted(batch.tokens, 'token')} folded onto one another. After the sign: the "
         "standard error. DRAM traffic of one call; calls of one step."
     ]
@@ -133,11 +135,11 @@ def _about_samples(found: Counters, batch: CounterBatch | None) -> tuple[str, ..
         lines.append(
             "So few steps do not tell a kernel's layers apart: they were taken to be alike."
         )
-    if abs(batch.lag_us) > found.interval_us:
+    if abs(batch.lag_us) > counters.interval_us:
         lines.append(
             f"The samples came {batch.lag_us:.1f} us after the kernels; that was taken out."
         )
-    return (*lines, *found.notes)
+    return (*lines, *counters.notes)
 
 
 def _bytes(amount: float | None, error: float | None) -> str | None:

@@ -17,24 +17,24 @@ _MOST_SHORT, _LONGEST_SHORT = 2, 150
 
 def known_issues(audit: Audit | None) -> tuple[Section, ...]:
     """What is known of this version on this GPU, and what proves on this machine what helps."""
-    found = audit.known_issues if audit else ()
+    issues = audit.known_issues if audit else ()
     title = "Known issues of this version"
-    typed = (commented(row.command, row.issue) for row in found if row.command)
+    typed = (commented(row.command, row.issue) for row in issues if row.command)
     return (
-        listed("known-issues", title, map(_told, found), _LONGEST),
+        listed("known-issues", title, map(_issue_text, issues), _LONGEST),
         commands("known-issues-ab", "What proves it on this machine", typed),
     )
 
 
 def short_known_issues(audit: Audit | None) -> Section:
     """The same on a line each; their section tells more."""
-    found = audit.known_issues if audit else ()
+    issues = audit.known_issues if audit else ()
     lines = [
         shorten(f"In the window of {row.issue}: {row.what}", _LONGEST_SHORT)
-        for row in found[:_MOST_SHORT]
+        for row in issues[:_MOST_SHORT]
     ]
     if lines:
-        more = len(found) - len(lines)
+        more = len(issues) - len(lines)
         rest = f"{more} more, and what to try" if more else "What to try"
         lines.append(f"{rest}: --section known-issues")
     return listed("known-issues", "Known issues of this version", lines)
@@ -51,7 +51,7 @@ def attempt(row: KnownIssue) -> str:
     return "; ".join(filter(None, (row.side, row.remedy)))
 
 
-def _told(row: KnownIssue) -> str:
+def _issue_text(row: KnownIssue) -> str:
     gpus = f"; {row.gpus}" if row.gpus else ""
     return (
         f"You are in the window of {row.issue} ({row.date}; vLLM {window(row)}{gpus}): {row.what}. "

@@ -58,8 +58,8 @@ def coverage(report: Report) -> Section:
     if placed.unplaced_us:
         unplaced = f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
     intro = (about_cells.owners(report), unplaced)
-    shown = tuple(rows) if report.kernels or report.components else ()
-    return Section("coverage", "What could not be placed", columns, shown, intro)
+    filled_rows = tuple(rows) if report.kernels or report.components else ()
+    return Section("coverage", "What could not be placed", columns, filled_rows, intro)
 
 
 def kernels(report: Report) -> Section:
@@ -68,8 +68,8 @@ def kernels(report: Report) -> Section:
     if not decode or not any(map(us, report.kernels)):
         decode, us = 0, attrgetter("us")
     every = sorted(filter(us, report.kernels), key=lambda row: -us(row))
-    shown, whole = every[:_MOST_ROWS], sum(map(us, every))
-    cpu, called = on_cpu(report), cells.called(row.name for row in shown)
+    largest, whole = every[:_MOST_ROWS], sum(map(us, every))
+    cpu, called = on_cpu(report), cells.called(row.name for row in largest)
     columns = (
         cells.Time("A step" if decode else "Time", us),
         cells.Share("Share", lambda row: us(row) / whole if decode else row.share),
@@ -87,11 +87,11 @@ def kernels(report: Report) -> Section:
         cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
     )
     intro = [f"In the typical one of {counted(decode, 'decode step')}."] if decode else []
-    if rest := len(every) - len(shown):
-        rest_us = whole - sum(map(us, shown))
+    if rest := len(every) - len(largest):
+        rest_us = whole - sum(map(us, largest))
         intro += [f"{count(rest)} more take {microseconds(rest_us)} together; JSON has them all."]
     title = f"Most expensive {'operators' if cpu else 'kernels'}"
-    return table("kernels", title, shown, columns, intro)
+    return table("kernels", title, largest, columns, intro)
 
 
 def ran_on(engine: str, precision: str | None) -> str:
@@ -101,8 +101,8 @@ def ran_on(engine: str, precision: str | None) -> str:
 
 def machine_code(report: Report) -> Section:
     """Lists the most expensive kernels with what tells where they run."""
-    shown = report.machine_code[:_MOST_ROWS]
-    called = cells.called(row.name for row in shown)
+    rows = report.machine_code[:_MOST_ROWS]
+    called = cells.called(row.name for row in rows)
     columns = (
         cells.Time("Time", "us"),
         cells.Text("Built for", "target", missing=MISSING),
@@ -116,14 +116,14 @@ def machine_code(report: Report) -> Section:
         "By the instructions of the code that was loaded. Local memory: instructions that load or "
         "store it, mostly registers that did not fit.",
     )
-    return table("machine-code", "Machine code", shown, columns, intro)
+    return table("machine-code", "Machine code", rows, columns, intro)
 
 
 def products(row: CodeRow) -> str:
     """The tensor-core instructions, the most frequent first."""
-    shown = [product.opcode for product in row.products[:_MOST_OPCODES]]
-    more = len(row.products) - len(shown)
-    return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])]) or MISSING
+    opcodes = [product.opcode for product in row.products[:_MOST_OPCODES]]
+    more = len(row.products) - len(opcodes)
+    return ", ".join([*opcodes, *([f"{more} more"] if more > 0 else [])]) or MISSING
 
 
 def _formats(row: CodeRow) -> str:
@@ -133,7 +133,7 @@ def _formats(row: CodeRow) -> str:
 
 def copies(report: Report) -> Section:
     """Lists copies and memsets, which no sum of kernels contains."""
-    found = report.copies
+    copies = report.copies
     columns = (
         cells.Time("Time", "us"),
         cells.Count("Calls", "calls"),
@@ -142,18 +142,18 @@ def copies(report: Report) -> Section:
         cells.Name("Copy", "name"),
     )
     whole = "of the time in which anything ran"
-    part = "" if found.share is None else f", {share(found.share)} {whole}"
-    moved = f" for {decimal_size(found.bytes)}" if found.bytes else ""
-    intro = (f"{microseconds(found.us)}{moved}{part}. Kernels and their sums do not contain it.",)
-    shown = sorted(found.items, key=lambda row: -row.us)[:_MOST_ROWS]
-    return table("copies", "Copies beside the kernels", shown, columns, intro)
+    part = "" if copies.share is None else f", {share(copies.share)} {whole}"
+    moved = f" for {decimal_size(copies.bytes)}" if copies.bytes else ""
+    intro = (f"{microseconds(copies.us)}{moved}{part}. Kernels and their sums do not contain it.",)
+    rows = sorted(copies.items, key=lambda row: -row.us)[:_MOST_ROWS]
+    return table("copies", "Copies beside the kernels", rows, columns, intro)
 
 
 def modules(report: Report) -> Section:
     """Says how the weights are stored and which kernels vLLM chose for them."""
     stored = {row.component: row.dtype for row in report.streamed if row.quantized}
 
-    def written(row: ModuleRow) -> str:
+    def weight_format(row: ModuleRow) -> str:
         # Narrow weights are kept in words of integers, which say nothing of their format.
         packed = row.weight_dtype.startswith(("int", "uint"))
         return row.format or (stored.get(row.component, "") if packed else "") or row.weight_dtype
@@ -161,7 +161,7 @@ def modules(report: Report) -> Section:
     columns = (
         cells.Text("Component", "component"),
         cells.Name("Kernel", "kernel"),
-        cells.Text("Weights", written),
+        cells.Text("Weights", weight_format),
         cells.Text("Shape", "shape"),
         cells.Count("Modules", "count"),
         cells.DecimalBytes("Size", lambda row: row.bytes or None),
@@ -176,13 +176,15 @@ def evidence_shares(report: Report) -> dict[str, dict[str, float]]:
     total = sum(row.us for row in report.kernels)
     owner = {name: getattr(report.coverage, name) for name in BASIS_CLASSES if name != "unknown"}
     owner = {name: value if isfinite(value) else 0.0 for name, value in owner.items()}
-    found = {"owner": owner | {"unknown": max(1 - sum(owner.values()), 0.0)}}
+    shares = {"owner": owner | {"unknown": max(1 - sum(owner.values()), 0.0)}}
     if total and not on_cpu(report):
-        known = [row for row in report.kernels if row.engine != "unknown"]
-        sums = {n: sum(row.us for row in known if row.evidence == n) / total for n in EVIDENCE}
+        engine_rows = [row for row in report.kernels if row.engine != "unknown"]
+        sums = {
+            n: sum(row.us for row in engine_rows if row.evidence == n) / total for n in EVIDENCE
+        }
         del sums["unknown"]
-        found["engine"] = sums | {"unknown": max(1 - sum(sums.values()), 0.0)}
-    return found
+        shares["engine"] = sums | {"unknown": max(1 - sum(sums.values()), 0.0)}
+    return shares
 
 
 def evidence_bars(report: Report) -> Plot:

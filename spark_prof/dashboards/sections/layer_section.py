@@ -81,7 +81,7 @@ def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
     kinds: dict[frozenset[str], list[int]] = defaultdict(list)
     for layer, parts in table.items():
         kinds[frozenset(parts)].append(layer)
-    found: list[LayerGroup] = []
+    groups: list[LayerGroup] = []
     for names, members in kinds.items():
         totals = {layer: sum(table[layer].values()) for layer in members}
         runs: list[list[int]] = []
@@ -90,28 +90,28 @@ def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
                 runs[-1].append(layer)
             else:
                 runs.append([layer])
-        found += [
+        groups += [
             LayerGroup(
                 tuple(sorted(run)),
                 {name: fmean(table[layer][name] for layer in run) for name in names},
             )
             for run in runs
         ]
-    return sorted(found, key=lambda group: group.layers)
+    return sorted(groups, key=lambda group: group.layers)
 
 
 def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list[str]:
     """Writes how far each row is from its kind's median layer, and marks the two that matter."""
     marks: list[str] = [MISSING] * len(groups)
     for kind, middle in _kinds(table):
-        own = [i for i, group in enumerate(groups) if group.layers[0] in kind]
-        if len(own) < 2 or not middle:
+        indices = [i for i, group in enumerate(groups) if group.layers[0] in kind]
+        if len(indices) < 2 or not middle:
             continue
-        offsets = {index: abs(groups[index].total_us / middle - 1) for index in own}
-        for index in own:
+        offsets = {index: abs(groups[index].total_us / middle - 1) for index in indices}
+        for index in indices:
             marks[index] = difference(groups[index].total_us, middle)
-        furthest = max(own, key=offsets.__getitem__)
-        marks[min(own, key=offsets.__getitem__)] = "median"
+        furthest = max(indices, key=offsets.__getitem__)
+        marks[min(indices, key=offsets.__getitem__)] = "median"
         if offsets[furthest] > _ALIKE:
             marks[furthest] = f"{marks[furthest]} (outlier)"
     return marks
@@ -119,8 +119,8 @@ def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list
 
 def _kinds(table: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[list[int], float]]:
     """The layers of each kind, and the time of their median."""
-    for own in by_kind(table):
-        yield own, median(sum(table[layer].values()) for layer in own)
+    for layers in by_kind(table):
+        yield layers, median(sum(table[layer].values()) for layer in layers)
 
 
 def _in_layers(report: Report) -> float:
@@ -144,12 +144,12 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     ranked = sorted(sums, key=lambda name: -sums[name])
     # One component alone is shown under its own name.
     few = component_columns if component_columns and len(ranked) > component_columns + 1 else None
-    names, others = in_decoder_order(ranked[:few]), ranked[few:] if few else []
+    names, rest = in_decoder_order(ranked[:few]), ranked[few:] if few else []
     largest = max((group.total_us for group in groups), default=0.0)
     unit, divisor, digits = ("ms", 1e3, 2) if largest >= 1e4 else ("us", 1.0, 1)
 
     def cells(parts: dict[str, float]) -> Iterator[str]:
-        columns = [[name] for name in names] + [others] * bool(others) + [list(parts)]
+        columns = [[name] for name in names] + [rest] * bool(rest) + [list(parts)]
         for column in columns:
             us = sum(parts.get(name, 0.0) for name in column)
             yield figure(us / divisor or None, f",.{digits}f")
@@ -166,7 +166,7 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     columns = (
         Column("Layer"),
         Column("Layers", "number", optional=True),
-        *(Column(name, "number") for name in [*names, *([_REST] if others else []), "Total"]),
+        *(Column(name, "number") for name in [*names, *([_REST] if rest else []), "Total"]),
         Column("To the median"),
     )
     # Sums without times come as one step that no engine ran.
@@ -185,9 +185,9 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     elsewhere: dict[str, float] = defaultdict(float)
     for row in report.layers:
         elsewhere[row.part] += row.us
-    told = [f"{part} {microseconds(us)}" for part, us in sorted(elsewhere.items()) if part]
-    if told:
-        intro.append(f"Other parts of the model, over all steps: {', '.join(told)}.")
+    part_times = [f"{part} {microseconds(us)}" for part, us in sorted(elsewhere.items()) if part]
+    if part_times:
+        intro.append(f"Other parts of the model, over all steps: {', '.join(part_times)}.")
     if failed := report.failed("layers-"):
         intro += failed
     elif max(report.coverage.placed, _in_layers(report)) < _FEW_PLACED:
@@ -206,45 +206,45 @@ def furthest(report: Report) -> tuple[int, float, float] | None:
     inside = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
     apart = (
         (layer, us, middle)
-        for own, middle in _kinds(inside)
-        for layer in own
+        for layers, middle in _kinds(inside)
+        for layer in layers
         for us in [sum(inside[layer].values())]
         if abs(us - middle) > _ALIKE * middle
     )
-    return max(apart, key=lambda found: abs(found[1] - found[2]), default=None)
+    return max(apart, key=lambda candidate: abs(candidate[1] - candidate[2]), default=None)
 
 
-def one_layer(found: OneLayer, title: str) -> Document:
+def one_layer(layer: OneLayer, title: str) -> Document:
     """One screen about a layer: its kernels, each beside its median in the layers like it."""
-    shown, rest = found.kernels[:_MOST_KERNELS], found.kernels[_MOST_KERNELS:]
-    called = cells.called(row.name for row in shown)
+    kernels, rest = layer.kernels[:_MOST_KERNELS], layer.kernels[_MOST_KERNELS:]
+    called = cells.called(row.name for row in kernels)
     columns = (
         cells.Text("Role", lambda row: shorten(row.role, _WIDEST_LABEL) or f"({row.component})"),
         cells.Name("Kernel", lambda row: called[row.name]),
         cells.Written("Calls", lambda row: figure(row.calls or None, ",.3g"), optional=True),
         cells.Time("This layer", "us"),
-        cells.Time("Others", lambda row: row.others_us if found.others else None),
-        cells.Written("Difference", lambda row: _apart(row) if found.others else None),
+        cells.Time("Others", lambda row: row.others_us if layer.others else None),
+        cells.Written("Difference", lambda row: _apart(row) if layer.others else None),
         cells.Text("Evidence", "basis", optional=True),
     )
-    phase = "" if found.phase == "unknown" else f"{found.phase} "
-    whole = f"the typical {phase}step" if found.steps else "the recording"
-    answer = f"Layer {found.layer} takes {microseconds(found.us)} of {whole}"
+    phase = "" if layer.phase == "unknown" else f"{layer.phase} "
+    whole = f"the typical {phase}step" if layer.steps else "the recording"
+    answer = f"Layer {layer.layer} takes {microseconds(layer.us)} of {whole}"
     intro = ["In brackets the component, where the role is not known."]
-    if found.others_us is not None:
-        away = difference(found.us, found.others_us)
-        answer += f", {away} to the median of the other {counted(len(found.others), 'layer')} "
-        answer += f"like it ({microseconds(found.others_us)})"
-        if most := max(found.kernels, key=lambda row: abs(row.us - row.others_us), default=None):
+    if layer.others_us is not None:
+        away = difference(layer.us, layer.others_us)
+        answer += f", {away} to the median of the other {counted(len(layer.others), 'layer')} "
+        answer += f"like it ({microseconds(layer.others_us)})"
+        if most := max(layer.kernels, key=lambda row: abs(row.us - row.others_us), default=None):
             by = f"{'+' if most.us >= most.others_us else '-'}{microseconds(_off(most))}"
             answer += f"; most of that is {most.role or most.component}, {by}"
-        intro += [f"Others: the median of layers {shorten(spans(found.others), _WIDEST_SPANS)}."]
+        intro += [f"Others: the median of layers {shorten(spans(layer.others), _WIDEST_SPANS)}."]
     if rest:
         intro += [f"{count(len(rest))} more take {microseconds(sum(row.us for row in rest))}."]
-    named = f"Kernels of layer {found.layer}"
-    if found.steps:
-        named += f", {counted(found.steps, f'{phase}step')}"
-    section = table("layer", named, shown, columns, intro)
+    named = f"Kernels of layer {layer.layer}"
+    if layer.steps:
+        named += f", {counted(layer.steps, f'{phase}step')}"
+    section = table("layer", named, kernels, columns, intro)
     return document(title, (), (listed("answer", "", (f"{answer}.",)), section))
 
 

@@ -30,10 +30,10 @@ from spark_prof.dashboards.units import (
 )
 
 
-def facts(found: KernelFacts) -> Section:
+def facts(kernel: KernelFacts) -> Section:
     """Says what one kernel is, and what it does for one component."""
-    row = found.row
-    word = {"all": "mean step", "unknown": "step"}.get(found.phase, f"{found.phase} step")
+    row = kernel.row
+    word = {"all": "mean step", "unknown": "step"}.get(kernel.phase, f"{kernel.phase} step")
     step = f"a {word}"
     return _listed(
         "kernel",
@@ -46,8 +46,8 @@ def facts(found: KernelFacts) -> Section:
             ("Evidence", row.evidence),
             ("Weights stored as", row.weights or MISSING),
             ("Conversion", row.conversion or MISSING),
-            ("Time", f"{microseconds(found.us)} of {step}, {share(found.share)}"),
-            ("Calls", f"{found.calls:,.4g} in {step}"),
+            ("Time", f"{microseconds(kernel.us)} of {step}, {share(kernel.share)}"),
+            ("Calls", f"{kernel.calls:,.4g} in {step}"),
             ("In all steps", f"{microseconds(row.us)}, {counted(row.calls, 'call')}"),
         ),
     )
@@ -75,9 +75,9 @@ def floor(row: RooflineRow | None) -> Section:
 
 
 def _listed(name: str, title: str, pairs: Iterable[tuple[str, str]]) -> Section:
-    shown = [pair for pair in pairs if pair[1] != MISSING]
+    rows = [pair for pair in pairs if pair[1] != MISSING]
     columns = (cells.Text("What", lambda pair: pair[0]), cells.Prose("Value", lambda pair: pair[1]))
-    return table(name, title, shown, columns)
+    return table(name, title, rows, columns)
 
 
 def reason(row: KernelRow) -> str:
@@ -85,14 +85,16 @@ def reason(row: KernelRow) -> str:
     rule = find_rule(row.name)
     if rule and rule.component == row.component:
         return f"Its name tells that it works for {row.component}: the family {rule.family}."
-    told = "Its name tells no component"
+    clause = "Its name tells no component"
     if rule and rule.component:
-        told = f"Its name alone would make it {rule.component}"
+        clause = f"Its name alone would make it {rule.component}"
     if row.component == "other":
-        return f"{told}, and neither a module's call nor its place in the model does: it is other."
+        return (
+            f"{clause}, and neither a module's call nor its place in the model does: it is other."
+        )
     return (
-        f"{told}. It counts to {row.component} by its place: the module whose call launched it, or "
-        "its turn among the model's kernels."
+        f"{clause}. It counts to {row.component} by its place: the module whose call launched it, "
+        "or its turn among the model's kernels."
     )
 
 
@@ -121,12 +123,12 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         "could hold, of launches in decode steps.",
     )
     shape = attrgetter(*SHAPE_COLUMNS)
-    known: dict[tuple[object, ...], ShapeRow] = {}
+    rows_by_shape: dict[tuple[object, ...], ShapeRow] = {}
     every = report.shapes.rows if report.shapes else ()
     for row in sorted(every, key=lambda row: row.component != component):
         if row.name == name:
-            known.setdefault(shape(row), row)
-    pairs = [(use, known.get(shape(use))) for use in uses]
+            rows_by_shape.setdefault(shape(row), row)
+    pairs = [(use, rows_by_shape.get(shape(use))) for use in uses]
     return table("launches", "How it is launched", pairs, columns, intro)
 
 
@@ -147,13 +149,13 @@ def code(row: CodeRow) -> Section:
 
 def counters(report: Report, name: str) -> Section:
     """Says what hardware counters counted of a kernel, for each batch size."""
-    found = report.counters
+    counters = report.counters
     rows = [
         (row, f"{count(batch.tokens)} in a step")
-        for batch in (found.batches if found else ())
+        for batch in (counters.batches if counters else ())
         for row in batch.rows
     ]
-    rows += [(row, "single calls") for row in (found.long if found else ())]
+    rows += [(row, "single calls") for row in (counters.long if counters else ())]
     columns = (
         cells.Text("Tokens", lambda pair: pair[1]),
         cells.Text("Component", lambda pair: pair[0].component),
@@ -193,11 +195,15 @@ def named_by(
         (finding, [kernel for kernel in finding.kernels if short_name(kernel.name) == short])
         for finding in findings
     ]
-    found = tuple(finding for finding, same in named if short and same)
+    about_kernel = tuple(finding for finding, same in named if short and same)
     roles = set(role.split(", ")) - {""}
-    own = tuple(
+    about_role = tuple(
         finding
         for finding, same in named
         if short and any(not roles.isdisjoint((k.component, *k.weights)) for k in same)
     )
-    return (own, tuple(f for f in found if f not in own)) if own else (found, ())
+    return (
+        (about_role, tuple(f for f in about_kernel if f not in about_role))
+        if about_role
+        else (about_kernel, ())
+    )

@@ -90,11 +90,11 @@ def ranks(report: Report) -> Section:
 
 def collectives(report: Report) -> Section:
     """Says where ranks wait for each other: by kind of collective and what ran before it."""
-    found = report.collectives
+    collectives = report.collectives
     groups: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
-    for item in found.items:
+    for item in collectives.items:
         groups[item.kind, item.after].append(item)
-    total = found.wait_us + found.transfer_us
+    total = collectives.wait_us + collectives.transfer_us
     columns = (
         cells.Text("Collective", lambda items: items[0].kind, longest=_LONGEST_NAME),
         cells.Text("After", lambda items: items[0].after, longest=_LONGEST_NAME, missing=MISSING),
@@ -108,20 +108,20 @@ def collectives(report: Report) -> Section:
         cells.Text("Longest wait in", _longest_wait, optional=True),
     )
     intro = [
-        f"{counted(found.matched, 'collective')} of {counted(found.steps, 'step')} were found on "
-        "every rank of their group. Times are means over the ranks."
+        f"{counted(collectives.matched, 'collective')} of {counted(collectives.steps, 'step')} "
+        "were found on every rank of their group. Times are means over the ranks."
     ]
-    if found.unmatched:
-        intro.append(f"{counted(found.unmatched, 'call')} on single ranks were not matched.")
+    if collectives.unmatched:
+        intro.append(f"{counted(collectives.unmatched, 'call')} on single ranks were not matched.")
     rows = sorted(groups.values(), key=lambda items: -_wait_us(items))
     return table("collectives", "Waiting for other ranks", rows, columns, intro)
 
 
 def slow_steps(report: Report) -> Section:
     """Names the slowest rank of the steps that waited the most."""
-    found = sorted(report.collectives.slow_steps, key=lambda step: -step.wait_us)
-    staged = any(step.stage or step.replica for step in found)
-    shown = found[:_MOST_STEPS]
+    steps = sorted(report.collectives.slow_steps, key=lambda step: -step.wait_us)
+    staged = any(step.stage or step.replica for step in steps)
+    longest = steps[:_MOST_STEPS]
     columns = (
         cells.Count("Step", "step"),
         cells.Text(
@@ -132,10 +132,10 @@ def slow_steps(report: Report) -> Section:
         cells.Time("Waiting", "wait_us"),
     )
     intro = (
-        f"The {len(shown)} of {counted(len(found), 'step')} in which the ranks waited the longest; "
-        "JSON has all of them.",
+        f"The {len(longest)} of {counted(len(steps), 'step')} in which the ranks waited the "
+        "longest; JSON has all of them.",
     )
-    return table("slow_steps", "Steps with the longest waits", shown, columns, intro)
+    return table("slow_steps", "Steps with the longest waits", longest, columns, intro)
 
 
 def clocks(report: Report) -> Section:
@@ -206,20 +206,22 @@ def waits_for_ranks(report: Report) -> Plot:
     that has that number for it.
     """
     ranks = [row.rank for row in report.ranks][:_MOST_RANKS]
-    found = held_up(report.collectives.slow_steps, ranks)
+    waits = held_up(report.collectives.slow_steps, ranks)
     names = [f"rank {rank}" for rank in ranks]
     columns = [
         f"{first:,}" if first == last else f"{first:,} to {last:,}"
-        for first, last in zip(found.first_step.tolist(), found.last_step.tolist(), strict=True)
+        for first, last in zip(waits.first_step.tolist(), waits.last_step.tolist(), strict=True)
     ]
     title = "How long the others waited for each rank"
     drawn = new_figure(title, 140 + 24 * max(len(ranks), 2))
-    add_map(drawn, range(len(columns)), names, found.us, hoverinfo="skip")
+    add_map(drawn, range(len(columns)), names, waits.us, hoverinfo="skip")
     drawn.update_traces(colorbar={"title": {"text": "us a step"}})
-    _add_marks(drawn, found, names, columns)
+    _add_marks(drawn, waits, names, columns)
     places = list(range(0, len(columns), max(1, len(columns) // 8)))
-    shown = [columns[place] for place in places]
-    drawn.update_xaxes(tickvals=places, ticktext=shown, title={"text": "steps"}, showgrid=False)
+    tick_texts = [columns[place] for place in places]
+    drawn.update_xaxes(
+        tickvals=places, ticktext=tick_texts, title={"text": "steps"}, showgrid=False
+    )
     drawn.update_yaxes(type="category", autorange="reversed", showgrid=False)
     return drawn
 
@@ -227,18 +229,18 @@ def waits_for_ranks(report: Report) -> Plot:
 def waits_by_collective(report: Report) -> Plot:
     """Draws where ranks wait: by kind of collective, what ran before it, and its layer."""
     items = sorted(report.collectives.items, key=lambda item: -(item.wait_us + item.transfer_us))
-    shown, steps = items[:_MOST_BARS], max(report.collectives.steps, 1)
+    longest, steps = items[:_MOST_BARS], max(report.collectives.steps, 1)
     names = []
-    for number, item in enumerate(shown, 1):
+    for number, item in enumerate(longest, 1):
         layer = "" if item.layer is None else f", layer {item.layer}"
         after = f" after {label(item.after)}" if item.after else ""
         names.append(f"{number}. {label(item.kind)}{after}{layer}")
-    rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
-    height = 120 + 26 * max(len(shown), 2)
+    rest = f", the {len(longest)} longest of {len(items)}" if len(items) > len(longest) else ""
+    height = 120 + 26 * max(len(longest), 2)
     drawn = new_figure(f"Collectives of a mean step{rest}", height, legended=True, barmode="stack")
-    _add_part(drawn, names, [item.wait_us / steps for item in shown], 2)
-    _add_part(drawn, names, [item.transfer_us / steps for item in shown], 1)
-    most = max((item.wait_us + item.transfer_us for item in shown), default=steps) / steps
+    _add_part(drawn, names, [item.wait_us / steps for item in longest], 2)
+    _add_part(drawn, names, [item.transfer_us / steps for item in longest], 1)
+    most = max((item.wait_us + item.transfer_us for item in longest), default=steps) / steps
     set_time_axes(drawn, most, room=1.05)
     return drawn
 
@@ -246,23 +248,23 @@ def waits_by_collective(report: Report) -> Plot:
 def _add_part(drawn: Plot, names: list[str], times: list[float], place: int, **more: Any) -> None:
     name, color, pattern, _ = _PARTS[place]
     looks = {"hover": f"%{{y}}, {name}: %{{text}}", "pattern": pattern, "name": name} | more
-    add_bars(drawn, names, times, color, written=False, **looks)
+    add_bars(drawn, names, times, color, with_times=False, **looks)
 
 
-def _add_marks(drawn: Plot, found: HeldUp, names: list[str], columns: list[str]) -> None:
+def _add_marks(drawn: Plot, waits: HeldUp, names: list[str], columns: list[str]) -> None:
     """Lays clear marks over the cells: a heat map tells nobody what was clicked."""
-    rows, places = np.nonzero(found.last)
+    rows, places = np.nonzero(waits.last)
     cells = list(zip(rows.tolist(), places.tolist(), strict=True))
     drawn.add_scatter(
         x=[place for _, place in cells],
         y=[names[row] for row, _ in cells],
         mode="markers",
         marker={"size": 16, "symbol": "square", "color": "rgba(0,0,0,0)"},
-        customdata=[(found.leads[row], int(found.worst[row, place])) for row, place in cells],
+        customdata=[(waits.leads[row], int(waits.worst[row, place])) for row, place in cells],
         text=[
             f"{names[row]}, steps {columns[place]}: last in "
-            f"{counted(int(found.last[row, place]), 'step')}, the others waited "
-            f"{microseconds(float(found.us[row, place]))} a step"
+            f"{counted(int(waits.last[row, place]), 'step')}, the others waited "
+            f"{microseconds(float(waits.us[row, place]))} a step"
             for row, place in cells
         ],
         hovertemplate="%{text}<extra></extra>",

@@ -46,7 +46,7 @@ _Row = tuple[str, str, FirstTokenPart | Percentiles]
 
 def requests(report: Report) -> Section:
     """Says what the requests waited for."""
-    found = report.requests
+    served = report.requests
     columns = (
         cells.Text("", lambda row: row[0]),
         cells.Time("Median", lambda row: row[2].p50),
@@ -55,26 +55,26 @@ def requests(report: Report) -> Section:
         cells.Time("Mean", lambda row: row[2].mean, optional=True),
         cells.Prose("What it is", lambda row: _MEANINGS.get(row[1], "")),
     )
-    rows = list(_rows(found)) if found else []
-    intro = list(_intro(found)) if found else []
+    rows = list(_rows(served)) if served else []
+    intro = list(_intro(served)) if served else []
     return table("requests", "What requests waited for", rows, columns, intro)
 
 
 def in_a_line(report: Report) -> Iterator[str]:
     """The parts of the first token's time, where a server was under load."""
-    found = report.requests
-    if found is None or found.ttft is None or found.whole < _LEAST_REQUESTS:
+    served = report.requests
+    if served is None or served.ttft is None or served.whole < _LEAST_REQUESTS:
         return
-    if (found.running or 0.0) < _LEAST_RUNNING or not found.ttft.p50:
+    if (served.running or 0.0) < _LEAST_RUNNING or not served.ttft.p50:
         return
-    parts = sorted(found.parts, key=lambda part: -part.p50)
+    parts = sorted(served.parts, key=lambda part: -part.p50)
     named = [f"{microseconds(p.p50)} {_called(p)}" for p in parts[:_NAMED_PARTS] if p.p50]
     rest = sum(part.p50 for part in parts[_NAMED_PARTS:])
     if rest > 0:
         named.append(f"{microseconds(rest)} else")
-    tokens = f"; TPOT {microseconds(found.tpot.p50)}" if found.tpot else ""
+    tokens = f"; TPOT {microseconds(served.tpot.p50)}" if served.tpot else ""
     yield (
-        f"TTFT {microseconds(found.ttft.p50)} (median of {count(found.whole)} requests): "
+        f"TTFT {microseconds(served.ttft.p50)} (median of {count(served.whole)} requests): "
         f"{', '.join(named)}{tokens}."
     )
 
@@ -83,54 +83,55 @@ def _called(part: FirstTokenPart) -> str:
     return _NAMES.get(part.name, "other")
 
 
-def _rows(found: Served) -> Iterator[_Row]:
-    for part in found.parts:
+def _rows(served: Served) -> Iterator[_Row]:
+    for part in served.parts:
         yield _called(part), part.name, part
     for title, name, one in (
-        ("TTFT", "ttft", found.ttft), ("TPOT", "tpot", found.tpot), ("ITL", "itl", found.itl),
+        ("TTFT", "ttft", served.ttft), ("TPOT", "tpot", served.tpot), ("ITL", "itl", served.itl),
     ):  # fmt: skip
         if one is not None:
             yield title, name, one
 
 
-def _intro(found: Served) -> Iterator[str]:
+def _intro(served: Served) -> Iterator[str]:
     left_out = [
         f"{count(number)} {what}"
         for number, what in (
-            (found.aborted, "aborted"),
-            (found.failed, "failed"),
-            (found.cut, "cut off by the recording's begin or end"),
-            (found.tokenless, "without a token"),
+            (served.aborted, "aborted"),
+            (served.failed, "failed"),
+            (served.cut, "cut off by the recording's begin or end"),
+            (served.tokenless, "without a token"),
         )
         if number
     ]
     without = f" The figures leave out {', '.join(left_out)}." if left_out else ""
-    yield f"{counted(found.requests, 'request')}, {count(found.whole)} seen as a whole.{without}"
-    if found.parts:
+    yield f"{counted(served.requests, 'request')}, {count(served.whole)} seen as a whole.{without}"
+    if served.parts:
         yield (
             "A percentile's parts are those of the requests around it, and add up to it. A batch "
             "is shared among its tokens, as if each took the same time."
         )
-    if found.prefix_caching is False:
+    if served.prefix_caching is False:
         yield "Prefix caching is off."
-    elif found.cached_tokens is not None and found.prompt_tokens:
-        hits = share(found.cached_tokens / found.prompt_tokens)
-        yield f"Of {counted(found.prompt_tokens, 'prompt token')} {hits} were in the prefix cache."
-    if found.running is not None and found.waiting is not None:
-        most = f" of {count(found.max_num_seqs)}" if found.max_num_seqs else ""
+    elif served.cached_tokens is not None and served.prompt_tokens:
+        hits = share(served.cached_tokens / served.prompt_tokens)
+        yield f"Of {counted(served.prompt_tokens, 'prompt token')} {hits} were in the prefix cache."
+    if served.running is not None and served.waiting is not None:
+        most = f" of {count(served.max_num_seqs)}" if served.max_num_seqs else ""
         yield (
-            f"{figure(found.running, '.1f')} requests ran at a time, up to "
-            f"{count(found.most_running or 0)}{most}, and {figure(found.waiting, '.1f')} waited, "
-            f"up to {count(found.most_waiting or 0)}."
+            f"{figure(served.running, '.1f')} requests ran at a time, up to "
+            f"{count(served.most_running or 0)}{most}, and {figure(served.waiting, '.1f')} waited, "
+            f"up to {count(served.most_waiting or 0)}."
         )
-    if found.kv_used is not None:
-        preempted = f"; {counted(found.preemptions, 'preemption')}" if found.preemptions else ""
+    if served.kv_used is not None:
+        preempted = f"; {counted(served.preemptions, 'preemption')}" if served.preemptions else ""
         yield (
-            f"{share(found.kv_used)} of the KV cache was in use, up to "
-            f"{share(found.kv_most_used)}{preempted}."
+            f"{share(served.kv_used)} of the KV cache was in use, up to "
+            f"{share(served.kv_most_used)}{preempted}."
         )
-    if found.limits:
+    if served.limits:
         bound = ", ".join(
-            f"{_LIMITS.get(row.limit, _LIMITS['other'])} {share(row.share)}" for row in found.limits
+            f"{_LIMITS.get(row.limit, _LIMITS['other'])} {share(row.share)}"
+            for row in served.limits
         )
         yield f"What kept more out of the batches: {bound}."

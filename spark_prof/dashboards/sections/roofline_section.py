@@ -45,11 +45,11 @@ _Point = tuple[float, float]
 
 def floors(report: Report) -> Section:
     """Holds what the steps of each phase need against what they take."""
-    found = report.roofline
-    phases = found.phases if found else ()
-    if found and not any(phase.needed_bytes for phase in phases):
+    roofline = report.roofline
+    phases = roofline.phases if roofline else ()
+    if roofline and not any(phase.needed_bytes for phase in phases):
         # A section says something only in rows; without figures the reason is what there is.
-        return listed("floors", _TITLE, found.notes)
+        return listed("floors", _TITLE, roofline.notes)
     columns = (
         cells.Text("Steps", "phase"),
         cells.Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
@@ -66,22 +66,22 @@ def floors(report: Report) -> Section:
         ),
     )
     intro: tuple[str, ...] = ()
-    if found and phases:
+    if roofline and phases:
         intro = (
             "The lower bound is what a step needs at least: for each kernel its bytes at the "
             "measured read bandwidth, or its arithmetic at the peak, whichever takes longer. "
             "Proven for: share of the kernel time of which is proven which weights a kernel reads.",
-            *_ceiling_lines(found.ceilings),
-            *found.notes,
+            *_ceiling_lines(roofline.ceilings),
+            *roofline.notes,
             *(note for phase in phases for note in phase.notes),
         )
     return table("floors", _TITLE, phases, columns, intro)
 
 
 def _ceiling_lines(ceilings: Ceilings) -> Iterable[str]:
-    for name, found in (("Reader", ceilings.reached), ("Data sheet", ceilings.data_sheet)):
-        if found:
-            yield f"{name}: {bandwidth(found.value)}, {found.source}."
+    for name, ceiling in (("Reader", ceilings.reached), ("Data sheet", ceilings.data_sheet)):
+        if ceiling:
+            yield f"{name}: {bandwidth(ceiling.value)}, {ceiling.source}."
     if ceilings.clocks:
         yield f"When it was measured: {ceilings.clocks}."
 
@@ -109,8 +109,8 @@ def kernels(report: Report) -> Section:
     title = "Kernels of a decode step by role"
     rows = sorted(phase.rows if phase else (), key=lambda row: -row.step_us)
     least = _LEAST_SHARE * phase.kernels_us if phase else 0.0
-    shown = [row for row in rows[:_MOST_ROWS] if row.step_us >= least]
-    if phase is None or not shown:
+    largest = [row for row in rows[:_MOST_ROWS] if row.step_us >= least]
+    if phase is None or not largest:
         return table("roofline", title, (), columns)
     unknown = phase.kernels_us - phase.placed_us
     exchanges = any(row.owner_basis == "stream" for row in rows)
@@ -124,21 +124,21 @@ def kernels(report: Report) -> Section:
         f"module that was open), {by_stream}flow derives it, order and name are guesses. In "
         "brackets: the component alone, where no role is known.",
     )
-    rest, left = phase.kernels_us - sum(row.step_us for row in shown), rows[len(shown) :]
+    rest, left = phase.kernels_us - sum(row.step_us for row in largest), rows[len(largest) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:
-        return table("roofline", title, shown, columns, intro)
+        return table("roofline", title, largest, columns, intro)
     bounds = [bound for row in left if (bound := row.bound_us) is not None]
     more = counted(len(left), "more row") if left else MISSING
     named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
     last = (*named, MISSING, MISSING, more, *[MISSING] * (len(columns) - 6))
-    return table("roofline", title, shown, columns, intro, (last,))
+    return table("roofline", title, largest, columns, intro, (last,))
 
 
 def streamed(report: Report) -> Section:
     """Lists the weights that one decode step reads, by component and storage type."""
-    found = report.roofline
+    roofline = report.roofline
     phase = report.decode_roofline
-    reader = found.ceilings.bandwidth if found else None
+    reader = roofline.ceilings.bandwidth if roofline else None
     rows = [row for row in report.streamed if row.share >= _LEAST_SHARE]
     columns = (
         cells.DecimalBytes("A step", "bytes"),
@@ -205,8 +205,8 @@ class _Line(NamedTuple):
 
 def with_need(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
     """The kernels of which a need in bytes is known, what takes the most time first."""
-    known = [row for row in rows if row.needed_bytes and row.us > 0]
-    return tuple(sorted(known, key=lambda row: -row.step_us))[:_MOST_POINTS]
+    rows_with_need = [row for row in rows if row.needed_bytes and row.us > 0]
+    return tuple(sorted(rows_with_need, key=lambda row: -row.step_us))[:_MOST_POINTS]
 
 
 def with_intensity(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
@@ -222,15 +222,17 @@ def bytes_and_time(
     A kernel on the line moves its bytes as fast as the memory can; above it, it is slower. Points
     have the places of the kernels' names as customdata.
     """
-    shown = with_need(rows)
-    ends = _around([row.needed_bytes or 1.0 for row in shown])
+    drawn_rows = with_need(rows)
+    ends = _around([row.needed_bytes or 1.0 for row in drawn_rows])
     lines = [
-        _Line(ends, [x / found.value * 1e6 for x in ends], text, dash)
-        for text, found, dash in _bandwidths(ceilings)
+        _Line(ends, [x / ceiling.value * 1e6 for x in ends], text, dash)
+        for text, ceiling, dash in _bandwidths(ceilings)
     ]
-    points = [(row.needed_bytes or 1.0, row.us) for row in shown]
+    points = [(row.needed_bytes or 1.0, row.us) for row in drawn_rows]
     title = "Bytes that a call needs, and its time"
-    return _figure(title, shown, points, points, lines, places, ("bytes of a call", "us of a call"))
+    return _figure(
+        title, drawn_rows, points, points, lines, places, ("bytes of a call", "us of a call")
+    )
 
 
 def intensity(
@@ -244,27 +246,30 @@ def intensity(
     The precisions of the kernels' arithmetic are by name and component; the points have the places
     of the kernels' names as customdata.
     """
-    shown = with_intensity(rows)
-    used = {precisions.get((row.name, row.component), "") for row in shown}
+    drawn_rows = with_intensity(rows)
+    used = {precisions.get((row.name, row.component), "") for row in drawn_rows}
     peaks = [(name, value) for name, value in ceilings.peaks if name in used]
     points = [
-        (row.operations / (row.needed_bytes or 1.0), row.operations / row.us / 1e6) for row in shown
+        (row.operations / (row.needed_bytes or 1.0), row.operations / row.us / 1e6)
+        for row in drawn_rows
     ]
     reading = ceilings.bandwidth
     bends = [value / reading.value for _, value in peaks] if reading else []
     ends = sorted([*_around([*(x for x, _ in points), *bends]), *bends])
     top = max((value for _, value in peaks), default=math.inf)
     lines = []
-    for text, found, dash in _bandwidths(ceilings):
-        x = [at for at in ends if at * found.value <= top * 1.0001]
-        lines.append(_Line(x, [at * found.value / 1e12 for at in x], text, dash))
+    for text, ceiling, dash in _bandwidths(ceilings):
+        x = [at for at in ends if at * ceiling.value <= top * 1.0001]
+        lines.append(_Line(x, [at * ceiling.value / 1e12 for at in x], text, dash))
     for name, value in peaks:
         x = [at for at in ends if reading is None or at * reading.value >= value * 0.9999]
         text = f"{label(name)}, {operations(value)}op/s"
         lines.append(_Line(x, [value / 1e12 for _ in x], text, "dot"))
     title = "Operations of a byte, and operations of a second"
     inside = [*points, *((bend, 0.0) for bend in bends), *((0.0, v / 1e12) for _, v in peaks)]
-    return _figure(title, shown, points, inside, lines, places, ("operations of a byte", "Top/s"))
+    return _figure(
+        title, drawn_rows, points, inside, lines, places, ("operations of a byte", "Top/s")
+    )
 
 
 def _bandwidths(ceilings: Ceilings) -> list[tuple[str, Figure, str]]:
@@ -272,7 +277,9 @@ def _bandwidths(ceilings: Ceilings) -> list[tuple[str, Figure, str]]:
     named = (("measured reader", ceilings.reached, "solid"),
              ("data sheet", ceilings.data_sheet, "dash"))  # fmt: skip
     return [
-        (f"{name}, {bandwidth(found.value)}", found, dash) for name, found, dash in named if found
+        (f"{name}, {bandwidth(ceiling.value)}", ceiling, dash)
+        for name, ceiling, dash in named
+        if ceiling
     ]
 
 

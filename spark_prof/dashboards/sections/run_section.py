@@ -29,24 +29,24 @@ def title(report: Report) -> str:
 def headline(report: Report) -> tuple[tuple[str, str], ...]:
     """Picks the few figures that a reader wants first; those that don't exist are left out."""
     steps = report.steps
-    found: dict[str, str] = {}
+    figures: dict[str, str] = {}
     if report.steps.left_out:
-        found[_clock_set(report)] = count(report.steps.left_out)
-    if (told := steps.told) and told.time.token_us > 0:
-        size = "" if told.time.batch is None else f" at batch {count(told.time.batch)}"
-        found[f"per output token{size}"] = microseconds(told.time.token_us)
-        found["tokens/s a sequence"] = f"{told.time.tokens_per_s_sequence:,.1f}"
-        if told.time.requests > 1:
-            found["tokens/s together"] = f"{told.time.tokens_per_s:,.1f}"
+        figures[_clock_set(report)] = count(report.steps.left_out)
+    if (headline := steps.told) and headline.time.token_us > 0:
+        size = "" if headline.time.batch is None else f" at batch {count(headline.time.batch)}"
+        figures[f"per output token{size}"] = microseconds(headline.time.token_us)
+        figures["tokens/s a sequence"] = f"{headline.time.tokens_per_s_sequence:,.1f}"
+        if headline.time.requests > 1:
+            figures["tokens/s together"] = f"{headline.time.tokens_per_s:,.1f}"
     if steps.decode_us and steps.decode_us.median > 0:
         if steps.token and steps.token.steps_per_token != 1:  # with speculation
-            found["a decode step"] = microseconds(steps.decode_us.median)
+            figures["a decode step"] = microseconds(steps.decode_us.median)
         if ledger := report.decode_ledger:
             idle = ledger.idle_us / ledger.step_us
-            found["of a decode step idle"] = share(idle)
+            figures["of a decode step idle"] = share(idle)
     if report.conversions.us:
-        found["of the time for format conversions"] = share(report.conversions.share)
-    return tuple(found.items())
+        figures["of the time for format conversions"] = share(report.conversions.share)
+    return tuple(figures.items())
 
 
 def caveats(report: Report) -> tuple[str, ...]:
@@ -75,13 +75,13 @@ def in_a_line(report: Report, *, brief: bool = False) -> str:
     versions = (("vLLM", run.vllm), ("torch", "" if brief else run.torch))
     execution = run.mode.brief if brief else run.execution
     kinds = (("decode", steps.decode), ("prefill", steps.prefill), ("mixed", steps.mixed))
-    told = (
+    parts = (
         gpu_name(report),
         *(f"{name} {version}" for name, version in versions if version),
         *(counted(number, f"{kind} step") for kind, number in kinds if number),
         "" if execution == "unknown" else execution,
     )
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, parts))
 
 
 def graphs_told(report: Report) -> str:
@@ -90,35 +90,36 @@ def graphs_told(report: Report) -> str:
 
 
 def _graphs(row: GraphUse) -> str:
-    told = f"{row.mode.lower()} ({row.kind})" if row.kind else row.mode.lower()
+    text = f"{row.mode.lower()} ({row.kind})" if row.kind else row.mode.lower()
     if row.eager_breaks is not None:
         breaks = counted(round(row.eager_breaks), "eager break")
-        told += f", {counted(row.pieces, 'piece')}, {breaks} a step"
+        text += f", {counted(row.pieces, 'piece')}, {breaks} a step"
     elif row.launches > 1:
-        told += f", {row.launches:.3g} launches a step"
-    return f"{told}, in {counted(row.steps, 'step')}"
+        text += f", {row.launches:.3g} launches a step"
+    return f"{text}, in {counted(row.steps, 'step')}"
 
 
 def parallel_run(report: Report) -> str:
     """Of which parallel run this is a rank, and which ranks are missing; empty for a single GPU."""
-    found = report.parallel
-    if found is None or found.world < _SEVERAL:
+    parallel = report.parallel
+    if parallel is None or parallel.world < _SEVERAL:
         return ""
-    told = [
-        f"{', '.join(found.sizes)}: " if found.sizes else "",
-        f"rank {found.rank} of {found.world}",
+    clauses = [
+        f"{', '.join(parallel.sizes)}: " if parallel.sizes else "",
+        f"rank {parallel.rank} of {parallel.world}",
     ]
-    others = [rank for rank in found.ranks if rank != found.rank]
-    if others:
-        told.append(
-            f", {ranks_named(others)} {'is' if not others[1:] else 'are'} here too (--rank)"
+    other_ranks = [rank for rank in parallel.ranks if rank != parallel.rank]
+    if other_ranks:
+        clauses.append(
+            f", {ranks_named(other_ranks)} {'is' if not other_ranks[1:] else 'are'} here too "
+            "(--rank)"
         )
-    if found.missing:
-        one = not found.missing[1:]
-        told.append(f"; {ranks_named(found.missing)} {'is' if one else 'are'} not here")
-    if (found.data or 1) > 1:
-        told.append("; steps and tokens are those of its replica")
-    text = "".join(told)
+    if parallel.missing:
+        one = not parallel.missing[1:]
+        clauses.append(f"; {ranks_named(parallel.missing)} {'is' if one else 'are'} not here")
+    if (parallel.data or 1) > 1:
+        clauses.append("; steps and tokens are those of its replica")
+    text = "".join(clauses)
     return text[:1].upper() + text[1:]
 
 
@@ -204,7 +205,7 @@ def answers(report: Report) -> Section:
     return table("answers", "Why is it slow? Five questions", report.answers, columns)
 
 
-def findings(found: Sequence[Finding]) -> Section:
+def findings(findings: Sequence[Finding]) -> Section:
     """Lists what is worth changing, with what it would bring."""
     columns = (
         cells.Time("Per token", lambda one: one.ms_per_token and 1000 * one.ms_per_token),
@@ -212,7 +213,7 @@ def findings(found: Sequence[Finding]) -> Section:
         cells.Prose("What to do", "fix", longest=_LONGEST_PROSE),
         cells.Text("Id", "key", optional=True),
     )
-    return table("findings", f"Findings ({count(len(found))})", found, columns)
+    return table("findings", f"Findings ({count(len(findings))})", findings, columns)
 
 
 def notes(report: Report) -> Section:

@@ -29,45 +29,50 @@ _MORE_EXPERTS = "; the lower figure also without the experts that only drafts ma
 
 def line(report: Report) -> str:
     """How many drafts are accepted, and what a token takes with and without; empty without any."""
-    found = report.speculation
-    if found is None or not found.verified:
+    speculation = report.speculation
+    if speculation is None or not speculation.verified:
         return ""
-    text = f"{_accepted(found)} drafts accepted"
-    if found.cost is not None:
-        token_us, told = found.cost.token_us, report.steps.headline
-        same = told is not None and abs(token_us - told.token_us) < _SAME * token_us
+    text = f"{_accepted(speculation)} drafts accepted"
+    if speculation.cost is not None:
+        token_us, headline = speculation.cost.token_us, report.steps.headline
+        same = headline is not None and abs(token_us - headline.token_us) < _SAME * token_us
         where = "" if same else f" in decode steps{at_batch(report)}"
         text += f"; a token takes {microseconds(token_us)}{where}"
-        text += _without(found.cost)
+        text += _without(speculation.cost)
     return f"{text}."
 
 
 def sections(report: Report) -> tuple[Section, ...]:
     """All there is about drafts; `--section speculation` shows it."""
-    found = report.speculation
-    if found is None:
+    speculation = report.speculation
+    if speculation is None:
         return ()
     return (
-        listed("speculation", f"Speculation{_method(found)}", _sentences(found, report)),
-        _positions(found),
-        _groups("speculation-contexts", "Drafts by context", "Tokens in the cache", found.contexts),
-        _groups("speculation-batches", "Drafts by batch size", "Batch", found.batches),
-        _drafter(found, report),
+        listed(
+            "speculation", f"Speculation{_method(speculation)}", _sentences(speculation, report)
+        ),
+        _positions(speculation),
+        _groups(
+            "speculation-contexts", "Drafts by context", "Tokens in the cache", speculation.contexts
+        ),
+        _groups("speculation-batches", "Drafts by batch size", "Batch", speculation.batches),
+        _drafter(speculation, report),
     )
 
 
-def _sentences(found: Speculation, report: Report) -> Iterator[str]:
+def _sentences(speculation: Speculation, report: Report) -> Iterator[str]:
     yield line(report)
     yield (
-        f"{counted(found.accepted, 'draft')} of {count(found.proposed)} accepted, in "
-        f"{counted(found.verified, 'verification')} of {counted(found.requests, 'request')}."
+        f"{counted(speculation.accepted, 'draft')} of {count(speculation.proposed)} accepted, in "
+        f"{counted(speculation.verified, 'verification')} of "
+        f"{counted(speculation.requests, 'request')}."
     )
-    if found.unknown:
+    if speculation.unknown:
         yield (
-            f"Nothing was taken of {counted(found.unknown, 'more verification')}: the request had "
-            "ended meanwhile."
+            f"Nothing was taken of {counted(speculation.unknown, 'more verification')}: the "
+            "request had ended meanwhile."
         )
-    if (cost := found.cost) is None:
+    if (cost := speculation.cost) is None:
         return
     yield (
         f"A decode step with drafts takes {microseconds(cost.step_us)}{at_batch(report)}: it "
@@ -100,8 +105,10 @@ def _sentences(found: Speculation, report: Report) -> Iterator[str]:
 def _basis(cost: DraftCost) -> str:
     """What the time without drafts stands on, or why there is none."""
     if cost.plain_by:
-        told = _ESTIMATED.get(cost.plain_by)
-        how = told.format(plain=counted(cost.plain_steps, "step")) if told else cost.plain_by
+        template = _ESTIMATED.get(cost.plain_by)
+        how = (
+            template.format(plain=counted(cost.plain_steps, "step")) if template else cost.plain_by
+        )
         more = _MORE_EXPERTS if cost.plain_low_us != cost.plain_high_us else ""
         return f"Without drafts: estimated from {how}{more}."
     why = _UNKNOWN.get(cost.why_unknown, cost.why_unknown)
@@ -118,25 +125,27 @@ def _without(cost: DraftCost) -> str:
     low, high = cost.plain_low_us, cost.plain_high_us
     if low is not None and high is not None:
         figures = (microseconds(low), microseconds(high))
-        told = figures[0] if low == high else between(*figures)
-        return f"; without drafts about {told} (estimated)"
+        time = figures[0] if low == high else between(*figures)
+        return f"; without drafts about {time} (estimated)"
     if cost.plain_most_us is not None:
         return f"; without drafts at most {microseconds(cost.plain_most_us)} (estimated)"
     return ""
 
 
-def _accepted(found: Speculation) -> str:
+def _accepted(speculation: Speculation) -> str:
     """Such as `2.1 of 3`."""
-    figures = (found.accepted_each, found.proposed_each)
-    return " of ".join(f"{each:.1f}".removesuffix(".0") for each in figures)
+    figures = (speculation.accepted_each, speculation.proposed_each)
+    return " of ".join(f"{mean:.1f}".removesuffix(".0") for mean in figures)
 
 
-def _method(found: Speculation) -> str:
-    asked = "" if found.most is None else f", at most {counted(found.most, 'draft')} a step"
-    return f" ({shorten(found.method, _LONGEST)}{asked})" if found.method else ""
+def _method(speculation: Speculation) -> str:
+    limit = (
+        "" if speculation.most is None else f", at most {counted(speculation.most, 'draft')} a step"
+    )
+    return f" ({shorten(speculation.method, _LONGEST)}{limit})" if speculation.method else ""
 
 
-def _positions(found: Speculation) -> Section:
+def _positions(speculation: Speculation) -> Section:
     columns = (
         cells.Count("Position", "position"),
         cells.Count("Proposed", "proposed"),
@@ -151,7 +160,7 @@ def _positions(found: Speculation) -> Section:
         "verifications did not depend on each other.",
     )
     title = "Drafts by position"
-    return table("speculation-positions", title, found.positions, columns, intro)
+    return table("speculation-positions", title, speculation.positions, columns, intro)
 
 
 def _groups(name: str, title: str, what: str, groups: tuple[DraftGroup, ...]) -> Section:
@@ -174,9 +183,9 @@ def _span(group: DraftGroup) -> str:
     return count(group.low) if group.low == group.high else f"{count(group.low)}-{group.high:,}"
 
 
-def _drafter(found: Speculation, report: Report) -> Section:
+def _drafter(speculation: Speculation, report: Report) -> Section:
     """What the drafter's own kernels take, by component."""
-    cost = found.cost
+    cost = speculation.cost
     parts = () if cost is None else cost.parts
     whole = 0.0 if cost is None else cost.step_us
     columns = (

@@ -34,36 +34,36 @@ _PHASES = {"all": "any", "unknown": "phase unknown"}
 
 def steps(report: Report) -> Section:
     """Says what an output token costs and which steps there were."""
-    found = report.steps
+    steps = report.steps
     if not report.run.tells_steps:
         intro = [f"The recording lasts {microseconds(report.wall_us)}; nothing tells its steps."]
         return table("steps", "Steps", (), (), intro)
     candidates = (
-        ("Output token", found.decode if found.tpot_us else 0, found.tpot_us),
-        ("Decode step", found.decode, found.decode_us),
-        ("Prefill step", found.prefill, found.prefill_us),
-        ("Mixed step", found.mixed, found.mixed_us),
-        ("Step", found.unknown if found.unknown_us else 0, found.unknown_us),
+        ("Output token", steps.decode if steps.tpot_us else 0, steps.tpot_us),
+        ("Decode step", steps.decode, steps.decode_us),
+        ("Prefill step", steps.prefill, steps.prefill_us),
+        ("Mixed step", steps.mixed, steps.mixed_us),
+        ("Step", steps.unknown if steps.unknown_us else 0, steps.unknown_us),
     )
     rows = [row for row in candidates if row[1]]
-    sentence = f"{counted(found.count, 'step')} in {microseconds(report.wall_us)}"
-    if found.scheduled_tokens:
+    sentence = f"{counted(steps.count, 'step')} in {microseconds(report.wall_us)}"
+    if steps.scheduled_tokens:
         sentence += (
-            f" computed {counted(found.scheduled_tokens, 'token')}, "
-            f"{count(found.prompt_tokens)} of them of prompts; "
-            f"the requests received {count(found.tokens)}"
+            f" computed {counted(steps.scheduled_tokens, 'token')}, "
+            f"{count(steps.prompt_tokens)} of them of prompts; "
+            f"the requests received {count(steps.tokens)}"
         )
     intro = [f"{sentence}."]
-    told = found.token
-    if told and told.mixed:
+    token = steps.token
+    if token and token.mixed:
         intro.append(
-            f"Over all steps that decode, {count(told.mixed)} of which read prompts as well, a "
-            f"token takes {microseconds(told.token_us)}."
+            f"Over all steps that decode, {count(token.mixed)} of which read prompts as well, a "
+            f"token takes {microseconds(token.token_us)}."
         )
-    intro += told_first_uses(found)
-    if found.preemptions:
-        intro.append(f"{counted(found.preemptions, 'preemption')} for want of KV cache.")
-    if rows and found.unknown == found.count:
+    intro += told_first_uses(steps)
+    if steps.preemptions:
+        intro.append(f"{counted(steps.preemptions, 'preemption')} for want of KV cache.")
+    if rows and steps.unknown == steps.count:
         intro.append(
             "These are steps of a training."
             if report.run.training
@@ -76,7 +76,7 @@ def steps(report: Report) -> Section:
         cells.Time("99th percentile", lambda row: row[2] and row[2].p99),
         cells.Time("Mean", lambda row: row[2] and row[2].mean),
     )
-    heading = "Time of a step" if found.unknown == found.count else "Time per output token"
+    heading = "Time of a step" if steps.unknown == steps.count else "Time per output token"
     return table("steps", heading, rows, columns, intro)
 
 
@@ -112,7 +112,7 @@ def components(report: Report) -> Section:
 def accounting(report: Report) -> Section:
     """Shows that the parts of all steps add up to them, and what the engine's own clock says."""
     # Where all steps are of one phase, both say the same.
-    shown = report.books[1:] if len(report.books) == 2 else report.books
+    books = report.books[1:] if len(report.books) == 2 else report.books
     unit = "Operators" if on_cpu(report) else "Kernels"
     columns = (
         cells.Text("Steps", lambda entry: _PHASES.get(entry.phase) or entry.phase),
@@ -143,17 +143,17 @@ def accounting(report: Report) -> Section:
             if whole.engine_us is not None
             else "Each row is the sum over its steps.",
         )
-    rows = [entry for entry in shown if entry.steps or not report.run.tells_steps]
+    rows = [entry for entry in books if entry.steps or not report.run.tells_steps]
     if not report.run.tells_steps:
         whole_row = (cells.Text("", lambda _: "recording"), *columns[2:])
         return table("books", "Time accounting", rows[:1], whole_row, intro[:1])
     return table("books", "Step time accounting", rows, columns, intro)
 
 
-def _stood_still(found: Pauses) -> str:
+def _stood_still(pauses: Pauses) -> str:
     return (
-        f"The engine stood still for the recording {counted(found.count, 'time')}, "
-        f"{microseconds(found.us)} in all, up to {microseconds(found.longest_us)}: it wrote what "
+        f"The engine stood still for the recording {counted(pauses.count, 'time')}, "
+        f"{microseconds(pauses.us)} in all, up to {microseconds(pauses.longest_us)}: it wrote what "
         "it had seen. No step contains that."
     )
 

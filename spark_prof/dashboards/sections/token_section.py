@@ -86,13 +86,13 @@ def _beyond(chosen: Ledger) -> list[tuple[str, float]]:
     token = chosen.token
     if token is None or chosen.ms_per_token is None:
         return []
-    found = [
+    amounts = [
         ("uneven steps", token.uneven_us),
         ("prompts", token.prompts_us),
         ("without profiling", token.unprofiled_us),
     ]
-    shown = [(name, us) for name, us in found if abs(us) > _ROUNDING * token.token_us]
-    return [*shown, ("a token", token.token_us)] if shown else []
+    rows = [(name, us) for name, us in amounts if abs(us) > _ROUNDING * token.token_us]
+    return [*rows, ("a token", token.token_us)] if rows else []
 
 
 def _range(spread: StepSpread) -> str:
@@ -161,25 +161,25 @@ def _intro(report: Report, chosen: Ledger) -> tuple[str, ...]:
 
 def unnamed(report: Report, unit: str) -> tuple[str, ...]:
     """Says how much of the time has no component, where that is much."""
-    found = sum(row.share for row in report.components if row.name == "other")
-    if found <= _MUCH_UNNAMED:
+    unnamed_share = sum(row.share for row in report.components if row.name == "other")
+    if unnamed_share <= _MUCH_UNNAMED:
         return ()
     return (
-        f"{share(found)} of the time has no component (other): neither a range nor a name tells "
-        f"what these {unit} work for. See the notes at the end.",
+        f"{share(unnamed_share)} of the time has no component (other): neither a range nor a name "
+        f"tells what these {unit} work for. See the notes at the end.",
     )
 
 
-def _client(found: ClientToken) -> str:
-    named = (shorten(name, _LONGEST_LABEL) for name in (found.tool, found.label))
+def _client(client: ClientToken) -> str:
+    named = (shorten(name, _LONGEST_LABEL) for name in (client.tool, client.label))
     who = " ".join(filter(None, named))
-    what = "output token" if found.quantity == "output_token" else "chunk"
-    size = "" if found.batch_size is None else f" of {counted(found.batch_size, 'request')}"
+    what = "output token" if client.quantity == "output_token" else "chunk"
+    size = "" if client.batch_size is None else f" of {counted(client.batch_size, 'request')}"
     return (
-        f"{who}: {microseconds(found.client_us)} per {what} ({found.statistic}), "
-        f"{difference(found.client_us, found.ledger_us)} against the "
-        f"{microseconds(found.ledger_us)} of a decode step{size}; "
-        f"{microseconds(found.beyond_us)} lie outside it."
+        f"{who}: {microseconds(client.client_us)} per {what} ({client.statistic}), "
+        f"{difference(client.client_us, client.ledger_us)} against the "
+        f"{microseconds(client.ledger_us)} of a decode step{size}; "
+        f"{microseconds(client.beyond_us)} lie outside it."
     )
 
 
@@ -187,20 +187,21 @@ def batch_sizes(report: Report) -> Section:
     """Sets decode steps of different batch sizes beside each other."""
     sized = [one for one in report.tokens if one.batch_size is not None]
     most = sorted(sized, key=lambda one: -one.steps)[:_MOST_SIZES]
-    shown = sorted(most, key=lambda one: one.batch_size or 0)
-    times = [{row.name: row.charged_us for row in one.rows} for one in shown]
-    names = [row.name for row in report.tokens[0].rows] if shown else []
+    ledgers = sorted(most, key=lambda one: one.batch_size or 0)
+    times = [{row.name: row.charged_us for row in one.rows} for one in ledgers]
+    names = [row.name for row in report.tokens[0].rows] if ledgers else []
     rows = [
-        (_name(name), *(nothing_as_missing(own.get(name, 0.0)) for own in times)) for name in names
+        (_name(name), *(nothing_as_missing(charged.get(name, 0.0)) for charged in times))
+        for name in names
     ]
-    if shown:
-        rows.append(("step", *(microseconds(one.step_us) for one in shown)))
-        rows.append(("steps", *(count(one.steps) for one in shown)))
+    if ledgers:
+        rows.append(("step", *(microseconds(one.step_us) for one in ledgers)))
+        rows.append(("steps", *(count(one.steps) for one in ledgers)))
     columns = (
         Column("Component"),
-        *(Column(f"Batch {count(one.batch_size or 0)}", "number") for one in shown),
+        *(Column(f"Batch {count(one.batch_size or 0)}", "number") for one in ledgers),
     )
     intro = ["Median decode step by the number of requests that decode in it."]
-    if left := len(sized) - len(shown):
+    if left := len(sized) - len(ledgers):
         intro.append(f"{counted(left, 'more size')} in JSON.")
     return Section("batch_sizes", "Decode steps by batch size", columns, tuple(rows), tuple(intro))

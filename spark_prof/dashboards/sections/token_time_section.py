@@ -21,10 +21,10 @@ def sentence(report: Report, where: str = "") -> str:
     Args:
         where: words behind the time, such as " on this processor".
     """
-    told = report.steps.told
-    if told is None or not told.time.token_us:
+    headline = report.steps.told
+    if headline is None or not headline.time.token_us:
         return ""
-    time = told.time
+    time = headline.time
     text = f"An output token takes {microseconds(time.token_us)}{_sizes(time, report)}{where}"
     if time.profiled_us is not None:
         text += f" (profiled: {microseconds(time.profiled_us)}{_only_profiled(time)})"
@@ -38,16 +38,16 @@ def sentence(report: Report, where: str = "") -> str:
 
 def at_batch(report: Report) -> str:
     """Of which batch size a report's screen is, where several were recorded; else empty."""
-    told = report.steps.told
-    if told is None or len(report.steps.batches) < 2:
+    headline = report.steps.told
+    if headline is None or len(report.steps.batches) < 2:
         return ""
-    return "" if told.screen.batch is None else f" at batch {count(told.screen.batch)}"
+    return "" if headline.screen.batch is None else f" at batch {count(headline.screen.batch)}"
 
 
 def by_batch(report: Report, most: int = _MOST_SIZES) -> Section:
     """The time of a token at each batch size, those with the most time; empty for a single one."""
     times = report.steps.batches if len(report.steps.batches) > 1 else ()
-    shown = sorted(times, key=_time, reverse=True)[:most]
+    largest = sorted(times, key=_time, reverse=True)[:most]
     columns = (
         cells.Count("Batch", "batch"),
         cells.Time("A token", "token_us"),
@@ -55,14 +55,14 @@ def by_batch(report: Report, most: int = _MOST_SIZES) -> Section:
         cells.Rate("Tokens/s together", "tokens_per_s"),
         cells.Count("Steps", lambda time: time.steps + time.timed_steps),
     )
-    told = report.steps.told
+    headline = report.steps.told
     what = at_batch(report).strip()
     title = f"By batch size; what follows is {what}" if what else "By batch size"
-    if told and not what:
+    if headline and not what:
         title = "By batch size; each has few steps, what follows is of all of them"
-    if left := len(times) - len(shown):
+    if left := len(times) - len(largest):
         title += f" ({counted(left, 'more size')} in JSON)"
-    return table("batches", title, sorted(shown, key=lambda t: t.batch or 0), columns)
+    return table("batches", title, sorted(largest, key=lambda t: t.batch or 0), columns)
 
 
 def _time(time: TokenTime) -> float:
@@ -72,7 +72,9 @@ def _time(time: TokenTime) -> float:
 def _sizes(time: TokenTime, report: Report) -> str:
     if time.batch is not None:
         return f" at batch {count(time.batch)}"
-    sizes: Sequence[int] = [each.batch for each in report.steps.batches if each.batch is not None]
+    sizes: Sequence[int] = [
+        batch_time.batch for batch_time in report.steps.batches if batch_time.batch is not None
+    ]
     if len(sizes) < 2:
         return ""
     span = f"{count(min(sizes))} to {count(max(sizes))}"

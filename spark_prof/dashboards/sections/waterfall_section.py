@@ -70,31 +70,33 @@ def name_of(part: Part, of: str = "") -> str:
 
 def waterfall(report: Report) -> Section:
     """Lists the parts of a token's time, or a step's, from the lower bound to what was measured."""
-    found = waterfall_of(report)
-    parts = [part for part in found.parts if abs(part.us) >= _NO_TIME_US]
-    whole = Part("measured", found.us)
+    waterfall = waterfall_of(report)
+    parts = [part for part in waterfall.parts if abs(part.us) >= _NO_TIME_US]
+    whole = Part("measured", waterfall.us)
     columns = (
-        cells.Text("Part", lambda part: name_of(part, found.of)),
-        cells.Time(column_of(found), "us"),
-        cells.Share("Share", lambda part: part.us / found.us),
-        cells.Bar("", lambda part: 0.0 if part is whole else max(part.us / found.us, 0.0)),
+        cells.Text("Part", lambda part: name_of(part, waterfall.of)),
+        cells.Time(column_of(waterfall), "us"),
+        cells.Share("Share", lambda part: part.us / waterfall.us),
+        cells.Bar("", lambda part: 0.0 if part is whole else max(part.us / waterfall.us, 0.0)),
         cells.Prose(
             "What it is",
             lambda part: (
-                _stands_on(report, found) if part is whole else _meaning(part, found, report)
+                _stands_on(report, waterfall)
+                if part is whole
+                else _meaning(part, waterfall, report)
             ),
         ),
     )
-    rows = [*parts, whole] if parts and found.us else []
-    return table("waterfall", title(found) + at_batch(report), rows, columns, _intro(found))
+    rows = [*parts, whole] if parts and waterfall.us else []
+    return table("waterfall", title(waterfall) + at_batch(report), rows, columns, _intro(waterfall))
 
 
-def what_components_lack(found: Waterfall) -> tuple[str, ...]:
+def what_components_lack(waterfall: Waterfall) -> tuple[str, ...]:
     """Why the kernels of a component take more than its part; empty where they do not."""
-    names = {part.component for part in found.parts if part.kind == "component" and part.us > 0}
+    names = {part.component for part in waterfall.parts if part.kind == "component" and part.us > 0}
     kinds = ("drafter", "small", "conversion", "collective")
-    apart = [_NAMES[part.kind] for part in found.parts if part.kind in kinds and part.us > 0]
-    beyond = " beyond the lower bound" if found.floor_us else ""
+    apart = [_NAMES[part.kind] for part in waterfall.parts if part.kind in kinds and part.us > 0]
+    beyond = " beyond the lower bound" if waterfall.floor_us else ""
     if not names or not (apart or beyond):
         return ()
     *most, last = apart or [""]
@@ -103,9 +105,9 @@ def what_components_lack(found: Waterfall) -> tuple[str, ...]:
     return (f"Components count{beyond}{',' if beyond and apart else ''}{without}.",)
 
 
-def column_of(found: Waterfall) -> str:
+def column_of(waterfall: Waterfall) -> str:
     """The title of the column with the times of the parts."""
-    return "In all" if found.of in ("run", "recording") else f"A {found.of}"
+    return "In all" if waterfall.of in ("run", "recording") else f"A {waterfall.of}"
 
 
 def floor_waterfall(report: Report) -> Plot:
@@ -113,122 +115,127 @@ def floor_waterfall(report: Report) -> Plot:
 
     Every bar carries the part's kind and component as customdata.
     """
-    found = waterfall_of(report)
-    parts = [part for part in found.parts if abs(part.us) > _NOT_DRAWN * found.us]
-    texts = [f"{microseconds(part.us)}, {share(part.us / found.us)}" for part in parts]
+    waterfall = waterfall_of(report)
+    parts = [part for part in waterfall.parts if abs(part.us) > _NOT_DRAWN * waterfall.us]
+    texts = [f"{microseconds(part.us)}, {share(part.us / waterfall.us)}" for part in parts]
     colors = [_KIND_COLORS.get(p.kind) or COLORS.get(p.component, NEUTRAL) for p in parts]
     begins = [sum(part.us for part in parts[:place]) for place in range(len(parts))]
-    times = [*(part.us for part in parts), found.us]
-    known = {"token": "an output token", "run": "the run", "recording": "the recording"}
-    whole = known.get(found.of, f"a {_step(report, found)}")
-    title = f"What {whole} takes{', from its lower bound on' if found.floor_us else ''}"
+    times = [*(part.us for part in parts), waterfall.us]
+    wholes = {"token": "an output token", "run": "the run", "recording": "the recording"}
+    whole = wholes.get(waterfall.of, f"a {_step(report, waterfall)}")
+    title = f"What {whole} takes{', from its lower bound on' if waterfall.floor_us else ''}"
     figure = new_figure(title, 90 + 28 * max(len(times), 2), margin={"r": 112})
     add_bars(
         figure,
-        [*(label(name_of(part, found.of), _NAME_WIDTH) for part in parts), "measured"],
+        [*(label(name_of(part, waterfall.of), _NAME_WIDTH) for part in parts), "measured"],
         times,
         [*colors, NEUTRAL],
         base=[*begins, 0.0],
         customdata=[*((part.kind, clean(part.component)) for part in parts), ("measured", "")],
-        text=[*texts, microseconds(found.us)],
+        text=[*texts, microseconds(waterfall.us)],
     )
     patterns = [*(_PATTERNS.get(part.kind, "") for part in parts), ""]
     look = {"shape": patterns, "fgcolor": TEXT, "fillmode": "replace", "size": 6}
     figure.update_traces(marker={"pattern": look})
-    if found.floor_us is not None:
-        figure.add_vline(x=found.floor_us, line={"color": _FLOOR_COLOR, "width": 1, "dash": "dot"})
+    if waterfall.floor_us is not None:
+        figure.add_vline(
+            x=waterfall.floor_us, line={"color": _FLOOR_COLOR, "width": 1, "dash": "dot"}
+        )
     # Where much runs at the same time, parts reach beyond the whole before the rest takes it back.
     set_time_axes(figure, max(1e-9, *map(sum, zip([*begins, 0.0], times, strict=True))))
     figure.update_yaxes(linecolor=LINES)
     return figure
 
 
-def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
+def explained(section: Section, waterfall: Waterfall) -> tuple[str, ...]:
     """What to know before the bars can be read: the section's sentences, and what parts are."""
-    if found.of == "recording":
+    if waterfall.of == "recording":
         return (*section.intro, _WHOLE_RECORDING)
-    return (*section.intro, _NO_FLOOR if found.floor_us is None else _FLOOR)
+    return (*section.intro, _NO_FLOOR if waterfall.floor_us is None else _FLOOR)
 
 
 def speed_and_distance(report: Report) -> str:
     """Says how fast the run is, and how far from possible."""
-    found = waterfall_of(report)
-    return " ".join(filter(None, (_speed(report, found), _distance(report, found))))
+    waterfall = waterfall_of(report)
+    return " ".join(filter(None, (_speed(report, waterfall), _distance(report, waterfall))))
 
 
-def title(found: Waterfall) -> str:
+def title(waterfall: Waterfall) -> str:
     """What the table of the parts is called."""
-    if found.floor_us is None:
-        one = "the" if found.of in ("run", "recording") else "a"
-        return f"What the time of {one} {found.of} consists of"
-    return f"From the lower bound to the time of a {found.of}"
+    if waterfall.floor_us is None:
+        one = "the" if waterfall.of in ("run", "recording") else "a"
+        return f"What the time of {one} {waterfall.of} consists of"
+    return f"From the lower bound to the time of a {waterfall.of}"
 
 
-def _stands_on(report: Report, found: Waterfall) -> str:
-    if found.of == "run":
+def _stands_on(report: Report, waterfall: Waterfall) -> str:
+    if waterfall.of == "run":
         return "The sum of all kernels."
-    if found.of == "recording":
+    if waterfall.of == "recording":
         return f"From the first {'operator' if on_cpu(report) else 'kernel'} to the last."
-    if found.of == "token":
+    if waterfall.of == "token":
         return "Time over tokens."
-    return f"The median of {counted(found.steps, _step(report, found))}."
+    return f"The median of {counted(waterfall.steps, _step(report, waterfall))}."
 
 
-def _step(report: Report, found: Waterfall) -> str:
-    if found.phase == "unknown":
+def _step(report: Report, waterfall: Waterfall) -> str:
+    if waterfall.phase == "unknown":
         return "training step" if report.run.training else "step"
-    return f"{found.phase} step"
+    return f"{waterfall.phase} step"
 
 
-def _meaning(part: Part, found: Waterfall, report: Report) -> str:
+def _meaning(part: Part, waterfall: Waterfall, report: Report) -> str:
     text = _MEANINGS.get(part.kind, "")
-    if found.of == "recording" and part.kind in ("launch_gaps", "host"):
+    if waterfall.of == "recording" and part.kind in ("launch_gaps", "host"):
         text = "Nothing runs."
     unit = "operator" if on_cpu(report) else "kernel"
-    if part.kind == "component" and found.floor_us is not None:
+    if part.kind == "component" and waterfall.floor_us is not None:
         text = f"What its {unit}s take beyond their lower bound."
     if not part.calls:
         return text
     return f"{counted(max(round(part.calls), 1), unit)}. {text}".strip()
 
 
-def _intro(found: Waterfall) -> tuple[str, ...]:
-    if found.floor_us is None:
-        return (f"There is no lower bound: {found.no_floor}",) if found.no_floor else ()
+def _intro(waterfall: Waterfall) -> tuple[str, ...]:
+    if waterfall.floor_us is None:
+        return (f"There is no lower bound: {waterfall.no_floor}",) if waterfall.no_floor else ()
     return (
         "The parts add up to what was measured; what runs at the same time shares it. Each kernel "
         "is in one of them: up to its lower bound in the first, beyond it in its own. "
-        f"What they need is known for {share(found.known)} of "
+        f"What they need is known for {share(waterfall.known)} of "
         "the kernel time; other kernels have no lower bound.",
     )
 
 
-def _speed(report: Report, found: Waterfall) -> str:
+def _speed(report: Report, waterfall: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
     token = token_time_section.sentence(report, where)
-    if found.of == "token" and found.us:
-        told = report.steps.told
-        if told is None or told.time == told.screen:
+    if waterfall.of == "token" and waterfall.us:
+        headline = report.steps.told
+        if headline is None or headline.time == headline.screen:
             return token
-        return f"{token} {at_batch(report).strip().capitalize()} it takes {microseconds(found.us)}."
-    if found.of == "run":
-        return f"Kernels take {microseconds(found.us)} in all; nothing tells the time of a token."
-    if found.of == "recording":
-        return f"The recording lasts {microseconds(found.us)}{where}; nothing tells its steps."
-    took = f"A {_step(report, found)} takes {microseconds(found.us)}{where}"
+        batch = at_batch(report).strip().capitalize()
+        return f"{token} {batch} it takes {microseconds(waterfall.us)}."
+    if waterfall.of == "run":
+        return (
+            f"Kernels take {microseconds(waterfall.us)} in all; nothing tells the time of a token."
+        )
+    if waterfall.of == "recording":
+        return f"The recording lasts {microseconds(waterfall.us)}{where}; nothing tells its steps."
+    took = f"A {_step(report, waterfall)} takes {microseconds(waterfall.us)}{where}"
     if report.run.training:
-        return f"{took}, the median of {counted(found.steps, 'step')}."
+        return f"{took}, the median of {counted(waterfall.steps, 'step')}."
     return f"{token} {took}." if token else f"{took}; nothing tells the time of a token."
 
 
-def _distance(report: Report, found: Waterfall) -> str:
-    if found.floor_us is None:
-        why = "" if found.of == "recording" or report.run.training else found.no_floor
+def _distance(report: Report, waterfall: Waterfall) -> str:
+    if waterfall.floor_us is None:
+        why = "" if waterfall.of == "recording" or report.run.training else waterfall.no_floor
         return f"How far that is from possible is not known. {why}".strip()
-    if not found.us:
+    if not waterfall.us:
         return ""
-    limit = "the memory allows" if found.phase == "decode" else "the GPU allows"
+    limit = "the memory allows" if waterfall.phase == "decode" else "the GPU allows"
     return (
-        f"At best {limit} {microseconds(found.floor_us)}: {share(found.floor_us / found.us)} of "
-        "the time is that bound."
+        f"At best {limit} {microseconds(waterfall.floor_us)}: "
+        f"{share(waterfall.floor_us / waterfall.us)} of the time is that bound."
     )

@@ -67,20 +67,20 @@ def show(sources: Sources) -> None:
     other = sources.read(places[chosen])
     # As `spark-prof compare A B` has it: what was named first is the reference.
     first = sources.place < places[chosen]
-    found = _compared(*((sources.shown, other) if first else (other, sources.shown)))
+    comparison = _compared(*((sources.prepared, other) if first else (other, sources.prepared)))
     with right:
-        names = [phase.phase for phase in found.phases]
-        phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
-    sides = Names(*found.names)
-    st.subheader(widgets.plain(answer(found)), anchor="answer")
-    _sources_of_difference(phase, sides, all(found.eager))
+        names = [phase.phase for phase in comparison.phases]
+        phase = comparison.phases[widgets.choice("Steps", names, "phase", values=names)]
+    sides = Names(*comparison.names)
+    st.subheader(widgets.plain(answer(comparison)), anchor="answer")
+    _sources_of_difference(phase, sides, all(comparison.eager))
     _kernels(phase, sides)
     for section in (
         compare_sections.engines(phase, sides),
-        compare_sections.setup(found, sides),
-        compare_sections.others(found, sides),
-        compare_sections.findings(found, sides),
-        compare_sections.notes(found, sides),
+        compare_sections.setup(comparison, sides),
+        compare_sections.whole_figures(comparison, sides),
+        compare_sections.findings(comparison, sides),
+        compare_sections.notes(comparison, sides),
     ):
         _section(section)
 

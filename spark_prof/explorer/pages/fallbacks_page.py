@@ -16,10 +16,10 @@ _ABOUT_ENGINE = (
 
 
 def show(sources: Sources) -> None:
-    shown = sources.shown
-    report = shown.report
+    prepared = sources.prepared
+    report = prepared.report
     audit = report.audit
-    about = links.findings_for(shown, "fallbacks")
+    about = links.findings_for(prepared, "fallbacks")
     links.finding_cards(about, "fallbacks")
     if not about:
         widgets.lines("No rule about fallbacks found anything worth changing.")

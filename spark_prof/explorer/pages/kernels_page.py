@@ -83,11 +83,11 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
             with column:
                 _section(replace(section, title=section.title + of), entry.row.component)
         beside = columns[1] if len(pair[1].rows) == 1 else None  # there is room below a short one
-    others = (
+    below = (
         one_kernel_section.streamed(prepared.report, component),
         one_kernel_section.counters(prepared.report, full),
     )
-    code, listed = _code(prepared, full, others, beside)
+    code, listed = _code(prepared, full, below, beside)
     calls = calls_of(prepared.kernels, prepared.steps, name)
     if len(calls):
         _section(one_kernel_section.launches(launches(calls, prepared.kernels), full, component,
@@ -121,12 +121,12 @@ def _leave() -> None:
 
 
 def _code(
-    prepared: Prepared, full: str, others: Sequence[Section], beside: DeltaGenerator | None
+    prepared: Prepared, full: str, below: Sequence[Section], beside: DeltaGenerator | None
 ) -> tuple[CodeRow | None, DeltaGenerator]:
     """Draws what the machine code is made of, beside the place of its listing.
 
     Args:
-        others: sections that stand below the counts.
+        below: sections that stand below the counts.
         beside: where all of it goes if no code is known; None for two columns of its own.
 
     Returns:
@@ -136,11 +136,11 @@ def _code(
     if not rows:
         left, right = (beside, beside) if beside else st.columns(2)
         with left:
-            for section in others:
+            for section in below:
                 _section(section)
         copy = prepared.kernels.copies[prepared.kernels.names.index(full)]
         if not copy and not on_cpu(prepared.report):
-            with right if any(section.rows for section in others) else left:
+            with right if any(section.rows for section in below) else left:
                 st.subheader("Machine code", anchor=False)
                 widgets.lines(_NO_CODE)
         return None, st.container()
@@ -158,7 +158,7 @@ def _code(
     listed = right.container()
     # Without a listing there is room beside the counts.
     with left if listing.can_list(prepared.source, rows[chosen].cubin) else right:
-        for section in others:
+        for section in below:
             _section(section)
     return rows[chosen], listed
 
@@ -191,19 +191,19 @@ def _section(section: Section, key: str = "") -> None:
 
 
 def _findings(prepared: Prepared, full: str, role: str) -> None:
-    own, others = one_kernel_section.named_by(prepared.report.findings, full, role)
-    if not own:
+    of_role, of_other_roles = one_kernel_section.named_by(prepared.report.findings, full, role)
+    if not of_role:
         widgets.lines("No finding names it.")
         return
     st.subheader("Findings that name it", anchor=False)
-    _cards(own)
-    if others:
-        with st.expander(f"{counted(len(others), 'finding')} on other roles of this name"):
-            _cards(others)
+    _cards(of_role)
+    if of_other_roles:
+        with st.expander(f"{counted(len(of_other_roles), 'finding')} on other roles of this name"):
+            _cards(of_other_roles)
 
 
-def _cards(found: Sequence[Finding]) -> None:
-    for finding in found:
+def _cards(findings: Sequence[Finding]) -> None:
+    for finding in findings:
         with st.container(border=True):
             if finding.ms_per_token is not None:
                 widgets.lines(f"At most {microseconds(1000 * finding.ms_per_token)} a token")
@@ -211,8 +211,8 @@ def _cards(found: Sequence[Finding]) -> None:
 
 
 def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:
-    found = durations(calls)
-    if found is None:
+    histogram = durations(calls)
+    if histogram is None:
         return
     if not prepared.timed:
         widgets.lines("The recording has sums only: nothing tells how long single calls took.")
@@ -220,11 +220,11 @@ def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:
     uses = layers(calls)
     left, right = st.columns(2)
     with left:
-        widgets.figure(call_histogram(found, component), "kernel-durations")
+        widgets.figure(call_histogram(histogram, component), "kernel-durations")
         widgets.lines(
-            f"{counted(calls.all, 'call')}: median {microseconds(found.median_us)}, p90 "
-            f"{microseconds(found.p90_us)}, p99 {microseconds(found.p99_us)}, from "
-            f"{microseconds(found.least_us)} to {microseconds(found.most_us)}."
+            f"{counted(calls.all, 'call')}: median {microseconds(histogram.median_us)}, p90 "
+            f"{microseconds(histogram.p90_us)}, p99 {microseconds(histogram.p99_us)}, from "
+            f"{microseconds(histogram.least_us)} to {microseconds(histogram.most_us)}."
         )
         if len(calls) < calls.all:
             widgets.lines(f"Figures show {count(len(calls))} of these calls, evenly spread.")
@@ -269,7 +269,7 @@ _FILTERS = ("text", "phase", "engine", "precision")
 
 
 def show(sources: Sources) -> None:
-    prepared = sources.shown
+    prepared = sources.prepared
     name = state.chosen_number("kernel", -1, 0, len(prepared.kernels.names) - 1)
     kind = _kind(prepared.steps)
     facts = _facts(prepared, kind)
@@ -283,10 +283,10 @@ def show(sources: Sources) -> None:
             prepared, name, sorted(mine, key=lambda entry: entry.row.component != component)
         )
         return
-    found = _found(facts)
-    _follow(found)
+    kernels = _matches(facts)
+    _follow(kernels)
     _search(prepared, facts)
-    _table(prepared, found, facts)
+    _table(prepared, kernels, facts)
     _roofline(prepared, kind, facts)
 
 
@@ -313,10 +313,10 @@ def _filters() -> dict[str, str]:
     return {word: state.chosen(word) for word in _FILTERS if state.chosen(word)}
 
 
-def _follow(found: Sequence[KernelFacts]) -> None:
+def _follow(kernels: Sequence[KernelFacts]) -> None:
     """Goes to the kernel that was chosen last, before anything is drawn."""
-    chosen = [(found[row].place, found[row].row.component) for row in links.chosen_rows(_TABLE)[:1]
-              if row < len(found)]  # fmt: skip
+    rows = [kernels[row] for row in links.chosen_rows(_TABLE)[:1] if row < len(kernels)]
+    chosen = [(kernel.place, kernel.row.component) for kernel in rows]
     points = [*links.chosen_points(_BYTES), *links.chosen_points(_INTENSITY)]
     for place, component in [*chosen, *points]:
         if int(place) >= 0:
@@ -334,7 +334,7 @@ def _values(facts: Sequence[KernelFacts]) -> dict[str, tuple[str, ...]]:
     return {name: ("", *sorted(words - {""})) for name, words in values.items()}
 
 
-def _found(facts: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
+def _matches(facts: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
     """The kernels that the address asks for."""
     chosen = [state.chosen(name, "", words) for name, words in _values(facts).items()]
     return search(facts, state.chosen("text"), *chosen)
@@ -364,19 +364,21 @@ def _text() -> None:
                   placeholder="words of the name, id, component, role or conversion")  # fmt: skip
 
 
-def _table(prepared: Prepared, found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
-    us = sum(entry.us for entry in found)
-    part = sum(entry.share for entry in found)
+def _table(
+    prepared: Prepared, kernels: Sequence[KernelFacts], facts: Sequence[KernelFacts]
+) -> None:
+    us = sum(entry.us for entry in kernels)
+    part = sum(entry.share for entry in kernels)
     phase = next((f"{entry.phase} " for entry in facts if entry.phase != "all"), "")
     several = phase == "decode " and len(prepared.report.steps.batches) > 1
     sizes = " of all batch sizes" if several else ""  # the other tables are of one
     widgets.lines(
-        f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)} of a typical "
-        f"{phase}step{sizes}, {share(part)} of its kernel time. A click on a row, or Enter, opens "
-        "it."
+        f"{count(len(kernels))} of {counted(len(facts), 'kernel')}: {microseconds(us)} of a "
+        f"typical {phase}step{sizes}, {share(part)} of its kernel time. A click on a row, or "
+        "Enter, opens it."
     )
-    frame = _frame(found)
-    full, digits = [entry.row.name for entry in found], _digits(found)
+    frame = _frame(kernels)
+    full, digits = [entry.row.name for entry in kernels], _digits(kernels)
     widgets.table(frame, _TABLE, selectable=True, digits=digits, widths=_WIDTHS, full=full)
 
 
@@ -387,18 +389,18 @@ _WIDTHS = {
 """Pixels: up to the evidence all is in sight on a screen that is 1440 wide."""
 
 
-def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
-    rows = [entry.row for entry in found]
-    floors = [entry.floor for entry in found]
+def _frame(kernels: Sequence[KernelFacts]) -> pd.DataFrame:
+    rows = [entry.row for entry in kernels]
+    floors = [entry.floor for entry in kernels]
     frame = pd.DataFrame(
         {
-            "Role": [clean(entry.role) for entry in found],
+            "Role": [clean(entry.role) for entry in kernels],
             "Component": [row.component for row in rows],
             "Kernel": [clean(short_name(row.name)) for row in rows],
-            "us a step": [entry.us for entry in found],
-            "Share, %": [100 * entry.share for entry in found],
-            "Calls": [entry.calls for entry in found],
-            "us a call": [entry.us / entry.calls if entry.calls else None for entry in found],
+            "us a step": [entry.us for entry in kernels],
+            "Share, %": [100 * entry.share for entry in kernels],
+            "Calls": [entry.calls for entry in kernels],
+            "us a call": [entry.us / entry.calls if entry.calls else None for entry in kernels],
             "Engine": [row.engine for row in rows],
             "Precision": [row.precision or "" for row in rows],
             "Evidence": [row.evidence for row in rows],
@@ -414,14 +416,14 @@ def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
             "All steps, ms": [row.us / 1e3 for row in rows],
         }
     )
-    numbers = list(_digits(found))
+    numbers = list(_digits(kernels))
     return frame.assign(**frame[numbers].astype(float).round(3))
 
 
-def _digits(found: Sequence[KernelFacts]) -> dict[str, int]:
+def _digits(kernels: Sequence[KernelFacts]) -> dict[str, int]:
     """Digits behind the point of each column of numbers."""
     # Weights of steps add up to one but for rounding.
-    whole = all(abs(entry.calls - round(entry.calls)) < 1e-6 for entry in found if entry.calls)
+    whole = all(abs(entry.calls - round(entry.calls)) < 1e-6 for entry in kernels if entry.calls)
     digits = {"us a step": 1, "Share, %": 1, "Calls": 0 if whole else 2, "us a call": 2}
     floors = {"Lower bound, us": 2, "Above bound, us a step": 1, "GB/s": 0, "Needs, MB": 3}
     return digits | floors | {"All steps, ms": 2}
@@ -430,35 +432,35 @@ def _digits(found: Sequence[KernelFacts]) -> dict[str, int]:
 def _roofline(prepared: Prepared, kind: StepKind, facts: Sequence[KernelFacts]) -> None:
     st.subheader("Roofline", anchor="roofline")
     report = prepared.report
-    found = report.roofline
-    if found is None or not found.phases:
+    roofline = report.roofline
+    if roofline is None or not roofline.phases:
         widgets.lines(
             "Nothing tells what kernels need: the recording has no live model's layers, or its "
             "GPU is not known.",
-            *(found.notes if found else ()),
+            *(roofline.notes if roofline else ()),
         )
         return
-    phase = next((p for p in found.phases if p.phase == kind.phase), found.phases[0])
-    known = with_need(phase.rows)
-    if not known:
-        widgets.lines("Of no kernel is known how many bytes it needs.", *found.notes)
+    phase = next((p for p in roofline.phases if p.phase == kind.phase), roofline.phases[0])
+    rows_with_need = with_need(phase.rows)
+    if not rows_with_need:
+        widgets.lines("Of no kernel is known how many bytes it needs.", *roofline.notes)
         return
     rest = phase.kernels_us - phase.placed_us
     widgets.lines(
-        f"{counted(len(known), 'kernel')} with known bytes; the others take {microseconds(rest)} "
-        f"of a {phase.phase} step's {microseconds(phase.kernels_us)}. The area of a "
-        "point is its time in a step. Choose a point to see all about its kernel.",
+        f"{counted(len(rows_with_need), 'kernel')} with known bytes; the others take "
+        f"{microseconds(rest)} of a {phase.phase} step's {microseconds(phase.kernels_us)}. The "
+        "area of a point is its time in a step. Choose a point to see all about its kernel.",
     )
     places = {entry.row.name: entry.place for entry in facts}
-    figure = bytes_and_time(known, found.ceilings, places)
+    figure = bytes_and_time(rows_with_need, roofline.ceilings, places)
     widgets.figure(figure, _BYTES, selection=("points",))
-    if with_intensity(known):
+    if with_intensity(rows_with_need):
         precisions = {
             (row.name, row.component):
             "fp32" if row.engine == "cuda-core" else row.precision or ""
             for row in report.kernels
         }  # fmt: skip
-        figure = intensity(known, found.ceilings, precisions, places)
+        figure = intensity(rows_with_need, roofline.ceilings, precisions, places)
         widgets.figure(figure, _INTENSITY, selection=("points",))
     else:
         widgets.lines("Of no kernel are both its bytes and its operations known.")

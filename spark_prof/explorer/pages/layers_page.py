@@ -61,14 +61,14 @@ def _cells(prepared: Prepared) -> StepCells:
 def _compared(prepared: Prepared, kind: StepKind) -> _Compared:
     chosen = kind.of(prepared.steps)
     cells = _cells(prepared)
-    made = makeups(prepared.kernels, prepared.steps, chosen)
-    comparison = compare_layers(cells, made, chosen)
-    causes = tuple(cause_of(outlier, made) for outlier in comparison.outliers)
+    layer_makeups = makeups(prepared.kernels, prepared.steps, chosen)
+    comparison = compare_layers(cells, layer_makeups, chosen)
+    causes = tuple(cause_of(outlier, layer_makeups) for outlier in comparison.outliers)
     return _Compared(cell_times(cells, chosen), comparison, causes)
 
 
 def show(sources: Sources) -> None:
-    prepared = sources.shown
+    prepared = sources.prepared
     if prepared.steps.empty:
         widgets.lines("This recording has no steps to look at.")
         return
@@ -77,8 +77,8 @@ def show(sources: Sources) -> None:
     kinds = kinds_of(prepared.steps)
     words = tuple(kind.word for kind in kinds)
     kind = kinds[words.index(state.chosen("of", words[0], words))]
-    found = _compared(prepared, kind)
-    chosen = _chosen(found.times)
+    compared = _compared(prepared, kind)
+    chosen = _chosen(compared.times)
     rows = _rows(prepared, kind, chosen)
     for place in links.chosen_rows(_KERNELS):
         if chosen and place < len(rows):
@@ -93,13 +93,13 @@ def show(sources: Sources) -> None:
         ]
     left, right = st.columns([3, 2])
     with left:
-        _map(found, measure, chosen)
+        _map(compared, measure, chosen)
         widgets.lines(*about_cells.placed_by(prepared.report))
     with right:
-        _cell(prepared, found.times, chosen, rows)
-    _odd(found, chosen, prepared.kernels.names)
+        _cell(prepared, compared.times, chosen, rows)
+    _odd(compared, chosen, prepared.kernels.names)
     widgets.folded(
-        "cells", "All cells as a table", lambda: widgets.table(_frame(found.times), "cells")
+        "cells", "All cells as a table", lambda: widgets.table(_frame(compared.times), "cells")
     )
 
 
@@ -110,14 +110,14 @@ def _kind_label(kind: StepKind) -> str:
 
 def _chosen(times: CellTimes) -> tuple[int, str] | None:
     """The cell that the address names."""
-    known = {(str(layer), name) for layer, name in zip(times.layer, times.component, strict=True)}
-    wanted = (state.chosen("layer"), state.chosen("component"))
-    return (int(wanted[0]), wanted[1]) if wanted in known else None
+    cells = {(str(layer), name) for layer, name in zip(times.layer, times.component, strict=True)}
+    cell = (state.chosen("layer"), state.chosen("component"))
+    return (int(cell[0]), cell[1]) if cell in cells else None
 
 
-def _map(found: _Compared, measure: str, chosen: tuple[int, str] | None) -> None:
-    cells = _drawn(found, measure)
-    title = f"{_MEASURES[measure]}, {counted(found.times.steps, 'step')}"
+def _map(compared: _Compared, measure: str, chosen: tuple[int, str] | None) -> None:
+    cells = _drawn(compared, measure)
+    title = f"{_MEASURES[measure]}, {counted(compared.times.steps, 'step')}"
     drawn = cell_map(cells, title, shares=measure == "like", chosen=chosen)
     widgets.figure(drawn, _MAP, selection=("points",))
     lines = []
@@ -129,23 +129,23 @@ def _map(found: _Compared, measure: str, chosen: tuple[int, str] | None) -> None
         lines.append(
             f"The row {NO_LAYER} is what belongs to no layer; the colours are scaled to the layers."
         )
-    if found.comparison.outliers:
+    if compared.comparison.outliers:
         lines.append("A diamond marks a cell that differs from those like it.")
     if len(cells) > MOST_CELLS:
         lines.append(f"The first {count(MOST_CELLS)} of {count(len(cells))} cells are drawn.")
     widgets.lines(*lines)
 
 
-def _drawn(found: _Compared, measure: str) -> list[Cell]:
-    outliers = {(cell.layer, cell.component): cell.share for cell in found.comparison.outliers}
+def _drawn(compared: _Compared, measure: str) -> list[Cell]:
+    outliers = {(cell.layer, cell.component): cell.share for cell in compared.comparison.outliers}
     if measure == "like":
         # An outlier may run other kernels, and then lies in no group of its like.
-        shares = _shares(found.comparison) | outliers
+        shares = _shares(compared.comparison) | outliers
         return [
             Cell(*pair, value, f"{value:+.1%}{_OUTLIER * (pair in outliers)}")
             for pair, value in sorted(shares.items())
         ]
-    times = found.times
+    times = compared.times
     values = {"median": times.median_us, "p99": times.p99_us, "spread": times.spread_us}[measure]
     return [
         Cell(
@@ -209,16 +209,16 @@ def _choose_cell(times: CellTimes) -> None:
     names = list(dict.fromkeys(times.component))
     left, right = st.columns(2)
     with left:
-        shown = ["", *(f"layer {layer}" for layer in layers), NO_LAYER][: len(values)]
-        widgets.choice("Layer", shown, "layer", values=values)
+        labels = ["", *(f"layer {layer}" for layer in layers), NO_LAYER][: len(values)]
+        widgets.choice("Layer", labels, "layer", values=values)
     with right:
         widgets.choice("Component", ["", *names], "component", values=["", *names])
 
 
 def _kernel_frame(prepared: Prepared, rows: tuple[CellKernel, ...], component: str) -> pd.DataFrame:
     names = prepared.kernels.names
-    known = {(row.name, row.component): row for row in prepared.report.kernels}
-    labels = [known.get((names[row.name], component)) for row in rows]
+    rows_by_name = {(row.name, row.component): row for row in prepared.report.kernels}
+    labels = [rows_by_name.get((names[row.name], component)) for row in rows]
     return pd.DataFrame(
         {
             "us a step": [round(row.us, 2) for row in rows],
@@ -236,23 +236,23 @@ def _kernel_frame(prepared: Prepared, rows: tuple[CellKernel, ...], component: s
     )
 
 
-def _odd(found: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...]) -> None:
-    section = about_cells.outlier_layers(found.comparison, found.causes, names)
+def _odd(compared: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...]) -> None:
+    section = about_cells.outlier_layers(compared.comparison, compared.causes, names)
     st.subheader(section.title, anchor=section.id)
     sentences = [
         about_cells.outlier_sentence(outlier, cause, names)
-        for outlier, cause in zip(found.comparison.outliers[:3], found.causes, strict=False)
+        for outlier, cause in zip(compared.comparison.outliers[:3], compared.causes, strict=False)
     ]
     widgets.lines(*section.intro, *sentences)
     if not section.rows:
         return
     picked = widgets.table(widgets.frame_of(section), section.id, selectable=True)
-    outliers = found.comparison.outliers
+    outliers = compared.comparison.outliers
     here = next((cell for cell in outliers if (cell.layer, cell.component) == chosen), outliers[0])
-    shown = outliers[picked[0]] if picked else here
-    same = [cell for cell in outliers if cell.like == shown.like]
+    subject = outliers[picked[0]] if picked else here
+    same = [cell for cell in outliers if cell.like == subject.like]
     own_us = {cell.layer: cell.us for cell in same}
-    drawn = like_layers(shown.like, [cell.layer for cell in same], own_us)
+    drawn = like_layers(subject.like, [cell.layer for cell in same], own_us)
     widgets.figure(drawn, "like-layers")
 
 

@@ -24,57 +24,57 @@ _NO_FINDINGS = "None of the rules found anything worth changing."
 
 
 def show(sources: Sources) -> None:
-    shown = sources.shown
-    report = shown.report
-    _follow(shown)
+    prepared = sources.prepared
+    report = prepared.report
+    _follow(prepared)
     st.subheader(widgets.plain(verdict_of(report)), anchor="verdict")
     widgets.lines(waterfall_section.speed_and_distance(report), *run_section.caveats(report))
-    _waterfall(shown)
-    _findings(shown)
-    _answers(shown)
-    _evidence(shown)
+    _waterfall(prepared)
+    _findings(prepared)
+    _answers(prepared)
+    _evidence(prepared)
     if report.notes:
         st.subheader(run_section.notes(report).title, anchor="notes")
         widgets.lines(*report.notes)
     widgets.section(run_section.recording(report))
 
 
-def _follow(shown: Prepared) -> None:
+def _follow(prepared: Prepared) -> None:
     """Goes where the last click leads, before anything is drawn."""
     for kind, component in links.chosen_points(_TIME):
-        path, values = links.place_of_part(str(kind), str(component), shown)
+        path, values = links.place_of_part(str(kind), str(component), prepared)
         links.go(path, **values)
-    links.findings_for(shown)
+    links.findings_for(prepared)
 
 
-def _waterfall(shown: Prepared) -> None:
-    section = waterfall_section.waterfall(shown.report)
+def _waterfall(prepared: Prepared) -> None:
+    section = waterfall_section.waterfall(prepared.report)
     if not section.rows:
         return
-    widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
+    widgets.figure(floor_waterfall(prepared.report), _TIME, selection=("points",))
     widgets.lines("Click a bar to see its kernels or steps.")
-    intro = waterfall_section.explained(section, waterfall_of(shown.report))
+    intro = waterfall_section.explained(section, waterfall_of(prepared.report))
     parts = replace(section, id="waterfall-parts", intro=intro)
     label = "The same in numbers, and what each part is"
     widgets.folded("waterfall", label, lambda: widgets.section(parts))
 
 
-def _findings(shown: Prepared) -> None:
-    found = shown.report.findings
+def _findings(prepared: Prepared) -> None:
+    findings = prepared.report.findings
     st.subheader("What to do about it", anchor="findings")
-    if not found:
+    if not findings:
         widgets.lines(_NO_FINDINGS)
         return
     widgets.lines(_FINDINGS)
-    links.finding_cards(found)
+    links.finding_cards(findings)
 
 
-def _answers(shown: Prepared) -> None:
-    found = shown.report.answers
-    if not found:
+def _answers(prepared: Prepared) -> None:
+    answers = prepared.report.answers
+    if not answers:
         return
-    st.subheader(run_section.answers(shown.report).title, anchor="answers")
-    for answer in found:
+    st.subheader(run_section.answers(prepared.report).title, anchor="answers")
+    for answer in answers:
         left, right = st.columns([2, 6])
         with left:
             widgets.lines(answer.question)
@@ -82,10 +82,10 @@ def _answers(shown: Prepared) -> None:
             widgets.lines(answer.text, answer.evidence)
 
 
-def _evidence(shown: Prepared) -> None:
-    section = kernel_section.coverage(shown.report)
+def _evidence(prepared: Prepared) -> None:
+    section = kernel_section.coverage(prepared.report)
     if not section.rows:
         return
     st.subheader("Evidence of the figures", anchor="evidence")
-    widgets.figure(evidence_bars(shown.report), "evidence")
+    widgets.figure(evidence_bars(prepared.report), "evidence")
     widgets.folded("evidence", "The same in numbers", lambda: widgets.section(section))

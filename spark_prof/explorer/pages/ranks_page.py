@@ -13,9 +13,9 @@ _RANKS, _WAITS = "ranks", "waits-for-ranks"
 
 
 def show(sources: Sources) -> None:
-    shown = sources.shown
-    report = shown.report
-    if len(shown.ranks) < 2:
+    prepared = sources.prepared
+    report = prepared.report
+    if len(prepared.ranks) < 2:
         widgets.lines(
             "This recording has one rank: nothing can be compared.",
             "spark-prof record sees every worker of a parallel run by itself (vllm serve with "
@@ -24,8 +24,8 @@ def show(sources: Sources) -> None:
         )
         return
     _follow()
-    links.finding_cards(links.findings_for(shown, "ranks"), "ranks")
-    _figures(report, shown)
+    links.finding_cards(links.findings_for(prepared, "ranks"), "ranks")
+    _figures(report, prepared)
     for draw in (
         replica_section.replicas,
         rank_section.ranks,
@@ -44,9 +44,9 @@ def _follow() -> None:
         links.go("timeline", rank=int(rank), step=int(step))
 
 
-def _figures(report: Report, shown: Prepared) -> None:
+def _figures(report: Report, prepared: Prepared) -> None:
     if any(row.steps and row.kernels_us for row in report.ranks):
-        widgets.lines("Click a bar to look at that rank.", *_overlap(report, shown.rank))
+        widgets.lines("Click a bar to look at that rank.", *_overlap(report, prepared.rank))
         widgets.figure(rank_section.rank_bars(report), _RANKS, selection=("points",))
     if any(step.slowest is not None for step in report.collectives.slow_steps):
         widgets.lines("Click a cell to see its worst step in the Timeline.")

@@ -29,29 +29,29 @@ _ENOUGH = 8  # steps below which a distribution says nothing
 
 
 def show(sources: Sources) -> None:
-    shown = sources.shown
-    if not shown.timed or shown.steps.empty:
+    prepared = sources.prepared
+    if not prepared.timed or prepared.steps.empty:
         widgets.lines("The source has sums of kernels: nothing tells when a step ran.")
         return
-    if not shown.report.run.tells_steps:
-        widgets.section(time_section.accounting(shown.report))
+    if not prepared.report.run.tells_steps:
+        widgets.section(time_section.accounting(prepared.report))
         widgets.lines("Nothing tells the steps of this recording.")
         return
     for name in _FIGURES:
         for step in links.chosen_points(name):
             links.go("timeline", step=int(step))
-    steps = steps_of(shown.steps)
-    widgets.section(time_section.steps(shown.report))
-    widgets.section(request_section.requests(shown.report))
+    steps = steps_of(prepared.steps)
+    widgets.section(time_section.steps(prepared.report))
+    widgets.section(request_section.requests(prepared.report))
     _in_order(steps)
     widgets.section(time_section.slowest(steps))
     _against_work(steps)
-    for drafts in speculation_section.sections(shown.report):
+    for drafts in speculation_section.sections(prepared.report):
         widgets.section(drafts)
     if len(steps) >= _ENOUGH:
         widgets.figure(chart_steps.times_spread(steps), "spread-of-steps")
     _clients(sources)
-    widgets.section(time_section.accounting(shown.report))
+    widgets.section(time_section.accounting(prepared.report))
 
 
 def _in_order(steps: Steps) -> None:
@@ -77,15 +77,15 @@ def _against_work(steps: Steps) -> None:
 
 
 def _clients(sources: Sources) -> None:
-    found = clients_beside(sources.shown, sources.clients)
-    if not found:
+    clients = clients_beside(sources.prepared, sources.clients)
+    if not clients:
         st.subheader("What clients saw", anchor="clients")
         widgets.lines(
             "No load generator's result is known. With one among the sources, as vllm bench "
             "serve --save-result writes it, the client's times stand beside the steps."
         )
         return
-    if any(row.comparisons for row in found):
-        widgets.figure(clients_beside_steps(found), "clients")
-    widgets.section(client_section.agreement(replace(sources.shown.report, clients=found)))
-    widgets.section(client_section.runs(found))
+    if any(row.comparisons for row in clients):
+        widgets.figure(clients_beside_steps(clients), "clients")
+    widgets.section(client_section.agreement(replace(sources.prepared.report, clients=clients)))
+    widgets.section(client_section.runs(clients))

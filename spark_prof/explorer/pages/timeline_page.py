@@ -50,73 +50,77 @@ class _Opened:
 
 
 def show(sources: Sources) -> None:
-    shown = sources.shown
-    if not shown.timed:
+    prepared = sources.prepared
+    if not prepared.timed:
         widgets.lines("The source has sums of kernels: nothing tells when one ran.")
         return
-    if not len(shown.kernels):
+    if not len(prepared.kernels):
         widgets.lines("The source has no kernels: there is nothing to draw.")
         return
     drawn = _NEXT in st.session_state  # a button's state goes with the page
-    place = _place(shown)
-    window = _window(shown, place)
-    held = np.searchsorted(shown.kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
-    _buttons(shown, place, *held)
-    others = _choose_others(shown)
+    place = _place(prepared)
+    window = _window(prepared, place)
+    call_range = np.searchsorted(
+        prepared.kernels.start_ns, (window.begin_ns, window.end_ns)
+    ).tolist()
+    _buttons(prepared, place, *call_range)
+    other_ranks = _choose_others(prepared)
     origin = _origin()
     query = urlencode({"source": state.chosen("source") or 0})
-    trace = _trace(shown, others, window, f"{origin}/kernels?{query}" if origin else "")
+    trace = _trace(prepared, other_ranks, window, f"{origin}/kernels?{query}" if origin else "")
     _frame(place, trace, origin, drawn=drawn)
-    _say(len(shown.kernels), *held)
+    _say(len(prepared.kernels), *call_range)
     if place.call is not None:
-        _call(shown, place.call)
+        _call(prepared, place.call)
     name = "timeline.json"
     st.download_button("Trace for Perfetto", lambda: trace.text, name, "application/json", key=name,
                        on_click="ignore", type="tertiary")  # fmt: skip
 
 
-def _window(shown: Prepared, place: _Place) -> Window:
+def _window(prepared: Prepared, place: _Place) -> Window:
     """The window that is open where the place is in it, so that it is not loaded anew."""
-    recording = (shown.source, shown.rank, len(shown.kernels))
+    recording = (prepared.source, prepared.rank, len(prepared.kernels))
     of, window = st.session_state.get(_WINDOW, (None, Window(0, 0)))
     if of == recording and window.begin_ns <= place.begin_ns <= place.end_ns <= window.end_ns:
         return Window(window.begin_ns, window.end_ns)
-    window = window_around(shown, place.begin_ns, max(place.end_ns, place.begin_ns + 1))
+    window = window_around(prepared, place.begin_ns, max(place.end_ns, place.begin_ns + 1))
     st.session_state[_WINDOW] = (recording, window)
     return window
 
 
-def _place(shown: Prepared) -> _Place:
+def _place(prepared: Prepared) -> _Place:
     """What the address names; the typical step, or the first kernels, where it names nothing."""
-    kernels = shown.kernels
+    kernels = prepared.kernels
     call = state.chosen_number("call", -1, 0, len(kernels) - 1)
     if call >= 0:
-        return _of_call(shown, call)
+        return _of_call(prepared, call)
     step = state.chosen_number("step", -1, 0, 1 << 31)
-    if step >= 0 and (found := _of_step(shown, step)):
-        return found
+    if step >= 0 and (step_place := _of_step(prepared, step)):
+        return step_place
     name = state.chosen_number("kernel", -1, 0, len(kernels.names) - 1)
-    if name >= 0 and len(calls := _calls_of(shown, name)):
-        return _of_call(shown, int(calls[0]))
-    typical = links.ranked_step(shown.steps, "median")
-    found = _of_step(shown, typical) if typical is not None else None
-    return found or _Place(int(kernels.start_ns[0]), int(kernels.end_ns[0]))
+    if name >= 0 and len(calls := _calls_of(prepared, name)):
+        return _of_call(prepared, int(calls[0]))
+    typical = links.ranked_step(prepared.steps, "median")
+    step_place = _of_step(prepared, typical) if typical is not None else None
+    return step_place or _Place(int(kernels.start_ns[0]), int(kernels.end_ns[0]))
 
 
-def _of_step(shown: Prepared, step: int) -> _Place | None:
-    own = shown.steps[(shown.steps["step"] == step).to_numpy()]
-    if own.empty:
+def _of_step(prepared: Prepared, step: int) -> _Place | None:
+    rows = prepared.steps[(prepared.steps["step"] == step).to_numpy()]
+    if rows.empty:
         return None
-    return _Place(int(own["begin_ns"].iloc[0]), int(own["finish_ns"].iloc[0]))
+    return _Place(int(rows["begin_ns"].iloc[0]), int(rows["finish_ns"].iloc[0]))
 
 
-def _of_call(shown: Prepared, call: int) -> _Place:
-    return _Place(int(shown.kernels.start_ns[call]), int(shown.kernels.end_ns[call]), call=call)
+def _of_call(prepared: Prepared, call: int) -> _Place:
+    return _Place(
+        int(prepared.kernels.start_ns[call]), int(prepared.kernels.end_ns[call]), call=call
+    )
 
 
-def _calls_of(shown: Prepared, name: int) -> npt.NDArray[np.intp]:
+def _calls_of(prepared: Prepared, name: int) -> npt.NDArray[np.intp]:
     """The calls of the kernel with this place in the names: of decode steps, or of any."""
-    kernels, steps = shown.kernels, shown.steps
+    kernels, steps = prepared.kernels, prepared.steps
     places = np.flatnonzero(kernels.name == name)
     decodes = steps["step"][(steps["phase"].astype(str) == "decode").to_numpy()]
     step = kernels.step[places]
@@ -126,8 +130,8 @@ def _calls_of(shown: Prepared, name: int) -> npt.NDArray[np.intp]:
     return places
 
 
-def _buttons(shown: Prepared, place: _Place, first: int, stop: int) -> None:
-    steps, kernels = shown.steps, shown.kernels
+def _buttons(prepared: Prepared, place: _Place, first: int, stop: int) -> None:
+    steps, kernels = prepared.steps, prepared.kernels
     decodes = bool((steps["phase"].astype(str) == "decode").any())
     noun = "decode step" if decodes else "step"
     numbers = steps["step"].tolist()
@@ -140,7 +144,7 @@ def _buttons(shown: Prepared, place: _Place, first: int, stop: int) -> None:
         _button("Kernels before these", call=first - 1 if first else None)
         _button("Kernels after these", call=stop if stop < len(kernels) else None)
         if place.call is not None:
-            calls = _calls_of(shown, int(kernels.name[place.call]))
+            calls = _calls_of(prepared, int(kernels.name[place.call]))
             at = int(np.searchsorted(calls, place.call))
             after = at + (at < len(calls) and calls[at] == place.call)
             _button("Previous call of this kernel", call=int(calls[at - 1]) if at else None)
@@ -156,42 +160,44 @@ def _button(text: str, **place: int | None) -> None:
               on_click=lambda: state.keep(**to))  # fmt: skip
 
 
-def _choose_others(shown: Prepared) -> list[Prepared]:
+def _choose_others(prepared: Prepared) -> list[Prepared]:
     """Draws the choice of other ranks where there are any, and reads the chosen ones."""
-    others = [rank for rank in shown.ranks if rank != shown.rank]
-    if not others:
+    ranks = [rank for rank in prepared.ranks if rank != prepared.rank]
+    if not ranks:
         return []
     named = {int(text) for text in state.chosen(_RANKS).split(",") if text.isdecimal()}
-    st.session_state[_RANKS_KEY] = [rank for rank in others if rank in named][:_MOST_RANKS]
+    st.session_state[_RANKS_KEY] = [rank for rank in ranks if rank in named][:_MOST_RANKS]
 
     def changed() -> None:
         state.keep(**{_RANKS: ",".join(map(str, st.session_state[_RANKS_KEY])) or None})
 
     chosen = st.multiselect(
-        "Other ranks", others, key=_RANKS_KEY, on_change=changed,
+        "Other ranks", ranks, key=_RANKS_KEY, on_change=changed,
         format_func=lambda rank: f"rank {rank}", max_selections=_MOST_RANKS,
     )  # fmt: skip
-    clocks = shown.report.collectives.clocks
+    clocks = prepared.report.collectives.clocks
     unknown = {row.rank for row in clocks if not row.same_host and row.offset_us is None}
-    if chosen and unknown.intersection([shown.rank, *chosen]):
+    if chosen and unknown.intersection([prepared.rank, *chosen]):
         widgets.lines("Nothing tells how far the clocks of these ranks are apart.")
-    return [cache.read(shown.source, rank, f"rank {rank}") for rank in chosen]
+    return [cache.read(prepared.source, rank, f"rank {rank}") for rank in chosen]
 
 
-def _ahead_ns(report: Report, rank: int, shown: int) -> int:
+def _ahead_ns(report: Report, rank: int, reference: int) -> int:
     """By how much the clock of a rank is ahead of the shown one's; 0 where nothing tells."""
     offsets = {row.rank: row.offset_us for row in report.collectives.clocks if not row.same_host}
-    return round(((offsets.get(rank) or 0.0) - (offsets.get(shown) or 0.0)) * 1e3)
+    return round(((offsets.get(rank) or 0.0) - (offsets.get(reference) or 0.0)) * 1e3)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8, hash_funcs={
     **cache.BY_RECORDING, Window: lambda window: (window.begin_ns, window.end_ns),
 })  # fmt: skip
 def _trace(
-    shown: Prepared, others: Sequence[Prepared], window: Window, address: str
+    prepared: Prepared, other_ranks: Sequence[Prepared], window: Window, address: str
 ) -> WindowTrace:
-    ahead = {other.rank: _ahead_ns(shown.report, other.rank, shown.rank) for other in others}
-    return window_trace({one.rank: one for one in (shown, *others)}, window, ahead, address)
+    ahead = {
+        other.rank: _ahead_ns(prepared.report, other.rank, prepared.rank) for other in other_ranks
+    }
+    return window_trace({one.rank: one for one in (prepared, *other_ranks)}, window, ahead, address)
 
 
 def _origin() -> str:
@@ -240,12 +246,12 @@ def _say(kernels: int, first: int, stop: int) -> None:
                    "spark-prof export writes all of it, and what the host did.")  # fmt: skip
 
 
-def _call(shown: Prepared, call: int) -> None:
+def _call(prepared: Prepared, call: int) -> None:
     """Ways on from the chosen call."""
-    kernels = shown.kernels
+    kernels = prepared.kernels
     name, layer = int(kernels.name[call]), int(kernels.layer[call])
     component = COMPONENTS[int(kernels.component[call])]
-    calls = _calls_of(shown, name)
+    calls = _calls_of(prepared, name)
     at = int(np.searchsorted(calls, call, "right"))
     short = short_name(kernels.names[name])
     widgets.lines(f"Call {count(at)} of {count(len(calls))} of {short}")
