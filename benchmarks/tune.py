@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from demo.models import MODELS, write_model  # noqa: E402
 from spark_prof.ab.command import engine_command  # noqa: E402
 from spark_prof.tune.journal import Journal, Subject  # noqa: E402
-from spark_prof.tune.tune_engines import Engines, Wanted  # noqa: E402
+from spark_prof.tune.tune_engines import Engines, TuneSettings  # noqa: E402
 from spark_prof.tune.tune_result import read_tune  # noqa: E402
 from spark_prof.tune.tune_trial import (  # noqa: E402
     BASE,
@@ -144,7 +144,7 @@ def exhaustive(
     folder.mkdir(parents=True, exist_ok=True)
     words = [w.name for w in result.tried if w.source and w.verdict not in OUT]
     swaps = [w for w in words if is_swap(w)]
-    wanted = Wanted(folder, minutes or 24 * 60.0, result.batch_sizes, result.context)
+    wanted = TuneSettings(folder, minutes or 24 * 60.0, result.batch_sizes, result.context)
     journal = Journal(folder)
     if journal.path.exists():
         journal.read()
