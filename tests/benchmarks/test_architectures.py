@@ -152,6 +152,18 @@ def test_a_kernel_inside_its_module_is_right() -> None:
     assert compare(eager, graph, 2).wrong == ()
 
 
+def test_what_is_fused_over_modules_is_the_models_and_the_runs_agree() -> None:
+    """DeepSeek-V3.2's embedding with the first norm, launched in the model's own forward."""
+    eager, graph = steps()
+    one = owned("_fused_embed_norm_kernel", 0, "norm", "input_layernorm", "weight")
+    one = replace(one, range_layer=-1, range_role="model", range_component="", fused=True)
+    assert compare([one, *eager], [one, *graph], 2).wrong == ()
+    for wrong in (replace(one, role="self_attn.q_norm"), replace(one, layer=1)):
+        assert compare([one, *eager], [wrong, *graph], 2).wrong
+    alone = replace(one, fused=False)
+    assert len(compare([alone, *eager], [alone, *graph], 2).wrong) == 2
+
+
 def test_a_top_k_may_read_the_gate_s_bias() -> None:
     eager, graph = steps()
     ranged = owned("grouped_topk", 0, "router", "mlp.experts.router.select_experts", "range")
