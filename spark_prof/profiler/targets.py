@@ -90,9 +90,10 @@ def _drafting(
     named = (DRAFTING, False, type(holder).__name__, -1, "sampler")
     yield MarkedModule(holder, PROPOSE, *named)
     whole = DRAFTER.rstrip(".")
-    if all(row.path != whole for row in marked) and callable(getattr(holder, RUN_MODEL, None)):
+    method = next((name for name in RUN_MODEL if callable(getattr(holder, name, None))), "")
+    if method and all(row.path != whole for row in marked):
         for drafter in drafters:
-            yield MarkedModule(holder, RUN_MODEL, whole, type=type(drafter).__name__)
+            yield MarkedModule(holder, method, whole, type=type(drafter).__name__)
 
 
 def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
