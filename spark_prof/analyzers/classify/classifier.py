@@ -184,7 +184,7 @@ def finishes_gemm(name: str) -> bool:
 
 _FILLS = "FillFunctor"  # in the names of PyTorch's fills
 _COMPILED_FILL = re.compile(
-    r"triton_poi_fused_(?:_|\d|(?:new_)?(?:zeros?|ones|full|fill|empty|scalar_tensor)|like)+$"
+    r"triton_poi_fused_(?=[_\d]*[a-z])(?:_|\d|(?:new_)?(?:zeros?|ones|full|fill|empty|scalar_tensor)|like)+$"
 )
 
 
@@ -192,7 +192,8 @@ _COMPILED_FILL = re.compile(
 def fills(name: str) -> bool:
     """Whether the kernel of that name writes one value everywhere, and reads nothing.
 
-    fills("triton_poi_fused_zeros_3") is true; of a name longer than 256 the rest does not count.
+    fills("triton_poi_fused_zeros_3") is true, fills("triton_poi_fused_0") is not. Of a name longer
+    than 256 the rest does not count.
     """
     return _FILLS in name or bool(_COMPILED_FILL.match(name[:256]))
 
