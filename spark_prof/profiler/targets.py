@@ -23,6 +23,7 @@ from spark_prof.profiler.vllm_names import (
 )
 from spark_prof.rules.components import (
     DRAFTING,
+    LM_HEAD,
     component_of,
     is_outer_part,
     layer_of,
@@ -115,7 +116,9 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
         in_opaque_op = ".experts." in path or id(module) in in_runner
         own = paths[id(module)]
         wanted = _is_marked(path, type_name, module) and not _told_by_caller(own, types)
-        if (not inside or in_opaque_op) and wanted:
+        # Logits are computed behind the forward, also where all of that is compiled.
+        outside = not inside or component_of(path, type_name) == LM_HEAD
+        if (outside or in_opaque_op) and wanted:
             layer = layer_of(path) if in_opaque_op else _common_layer(own, stacks)
             named = (path or "model", inside, type_name, layer, component_of(path, type_name))
             marked.append(MarkedModule(module, "forward", *named))

@@ -328,7 +328,10 @@ def test_a_gate_that_the_compiled_code_calls_itself_is_left_out() -> None:
 def test_a_model_that_is_compiled_as_a_whole() -> None:
     found = by_path(choose_targets(CompiledForCausalLM(Decoder()), named("Sampler")))
     assert in_layer(found) == OPAQUE | {"mlp.gate": "router"}
-    assert {path for path in found if ".layers." not in path} == {"sampler"}
+    # Its forward is compiled, and what computes logits is called behind it.
+    outside = {path for path in found if ".layers." not in path}
+    assert outside == {"lm_head", "logits_processor", "sampler"}
+    assert found["logits_processor"].may_be_traced
 
 
 def test_shared_experts_in_the_runner_of_a_compiled_model() -> None:
