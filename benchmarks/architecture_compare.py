@@ -80,8 +80,13 @@ class Owned:
 
     @property
     def product(self) -> bool:
-        """Whether the kernel reads a weight of a layer that it multiplies with."""
-        return self.basis == "weight" and self.layer >= 0 and self.component in PRODUCTS
+        """Whether the kernel reads a weight of a layer that it multiplies with.
+
+        Attention's sinks are none: its cache, or the open module, may prove the same owner.
+        """
+        multiplies = self.component != "attention" or is_gemm(self.full_name)
+        of_layer = self.layer >= 0 and self.component in PRODUCTS
+        return self.basis == "weight" and of_layer and multiplies
 
     @property
     def range_product(self) -> bool:

@@ -164,6 +164,18 @@ def test_what_is_fused_over_modules_is_the_models_and_the_runs_agree() -> None:
     assert len(compare([alone, *eager], [alone, *graph], 2).wrong) == 2
 
 
+def test_an_attention_may_be_known_by_its_sinks_or_by_its_cache() -> None:
+    """GPT-OSS with EAGLE-3, whose head calls the same kernel without sinks as every other layer."""
+    for name in ("flash_fwd", GEMM + "2"):  # MLA's absorbed products have no cache in common
+        eager, graph = steps()
+        for layer, basis in ((1, "kv"), (0, "weight")):
+            one = owned(name, layer, "attention", "self_attn.attn", basis)
+            for step in (eager, graph):
+                last = [place for place, kernel in enumerate(step) if kernel.layer == layer][-1]
+                step.insert(last + 1, replace(one, full_name=name.rstrip("2")))
+        assert bool(compare(eager, graph, 2).wrong) == (name != "flash_fwd")
+
+
 def test_a_top_k_may_read_the_gate_s_bias() -> None:
     eager, graph = steps()
     ranged = owned("grouped_topk", 0, "router", "mlp.experts.router.select_experts", "range")
