@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from spark_prof.analyzers.attribution.collectives import served_by
 from spark_prof.analyzers.attribution.order import launch_order, nodes_of
@@ -29,6 +30,7 @@ from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.rules.components import role_of
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.host_timeline import MODEL_PATH
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
 PROVEN = BASIS_CLASSES["proven"]
@@ -43,7 +45,7 @@ _COLUMNS = (
     *("short", "name", "layer", "component", "role", "basis"),
     *("range_layer", "range_role", "range_component"),
 )
-"""The column of each field of `Owned` but the last, in its order."""
+"""The column of each field of `Owned` but the last two, in its order."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Owned:
         range_role: role of the module open at its launch, empty for none.
         range_component: of that module, empty where its path says none.
         took_ns: median duration over the steps.
+        fused: whether it reads weights of several modules, none of which has all of them.
     """
 
     name: str
@@ -73,11 +76,17 @@ class Owned:
     range_role: str
     range_component: str
     took_ns: float
+    fused: bool = False
 
     @property
     def product(self) -> bool:
-        """Whether the kernel reads a weight of a layer that it multiplies with."""
-        return self.basis == "weight" and self.layer >= 0 and self.component in PRODUCTS
+        """Whether the kernel reads a weight of a layer that it multiplies with.
+
+        Attention's sinks are none: its cache, or the open module, may prove the same owner.
+        """
+        multiplies = self.component != "attention" or is_gemm(self.full_name)
+        of_layer = self.layer >= 0 and self.component in PRODUCTS
+        return self.basis == "weight" and of_layer and multiplies
 
     @property
     def range_product(self) -> bool:
@@ -214,8 +223,11 @@ def within(kernel: Owned, truth: Owned) -> bool:
 
     An owner without a layer or role is no wrong one: it abstains. What is no product of a layer may
     read another module's weight of the same component: a top-k the bias of the router's gate, and
-    the logits lm_head's or the embedding's matrix.
+    the logits lm_head's or the embedding's matrix. What is fused over several modules, the model
+    that has them all launches; there the two runs must agree.
     """
+    if truth.fused and truth.range_role == MODEL_PATH:
+        return (kernel.layer, kernel.role) == (truth.layer, truth.role)
     if kernel.layer >= 0 and kernel.layer != truth.range_layer:
         return False
     if not kernel.role or not truth.range_role or _nested(kernel.role, truth.range_role):
@@ -405,7 +417,20 @@ def decode_step(bundle: Bundle, batch: int = 1, rank: int | None = None) -> list
     shown = shown.assign(role=served)
     took = np.median([group["took"].to_numpy() for group in alike], axis=0)
     columns = (shown[column].tolist() for column in _COLUMNS)
-    return [Owned(*values) for values in zip(*columns, took.tolist(), strict=True)]
+    fused = _fused(shown, bundle.frame("tensors", rank))
+    return [Owned(*values) for values in zip(*columns, took.tolist(), fused, strict=True)]
+
+
+def _fused(rows: pd.DataFrame, tensors: pd.DataFrame) -> list[bool]:
+    """Whether each kernel reads weights of several modules, none of which has all of them."""
+    if "reads" not in rows:
+        return [False] * len(rows)
+    fused = []
+    for read in rows["reads"].tolist():
+        weights = tensors.loc[list(read), ["address", "module"]].groupby("address")["module"]
+        having = [set(modules) for _, modules in weights]
+        fused.append(bool(having) and not set.intersection(*having))
+    return fused
 
 
 def _short(name: str) -> str:

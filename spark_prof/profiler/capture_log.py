@@ -53,6 +53,12 @@ class CaptureLog:
         """Whether what is captured now is thrown away."""
         return MEMORY in self._around
 
+    @property
+    def drafts(self) -> bool:
+        """Whether a graph is captured around all of what a drafter does, its model's call too."""
+        ran = self._open
+        return ran is not None and ran.mode == FULL and self._around[-1:] == [DRAFTER]
+
     @contextmanager
     def within(self, kind: int) -> Iterator[None]:
         """While what captures graphs of that kind runs."""

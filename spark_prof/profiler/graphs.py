@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import operator
 import sys
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,14 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute, wrap_method
 from spark_prof.profiler.targets import MarkedModule, all_targets, models_of, phase_modules
-from spark_prof.profiler.vllm_names import BREAKABLE_CAPTURE, CAPTURING_METHODS
+from spark_prof.profiler.vllm_names import (
+    BREAKABLE_CAPTURE,
+    CAPTURING_METHODS,
+    DRAFTERS,
+    RUN_MODEL,
+)
+from spark_prof.rules.components import DRAFTER as WHOLE_DRAFTER
+from spark_prof.rules.components import DRAFTING
 from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
@@ -65,6 +74,8 @@ class GraphWatch:
         self.uninstall: Callable[[], None] = lambda: None
         self._events = np.empty(0, EVENT_DTYPE)
         self._log = CaptureLog()
+        self._drafting = 0  # the code of the event that enters the call that drafts, 0 for none
+        self._drafts = False  # whether it was entered, and not left
         self._breaks: list[EagerBreak] = []
         self._broken_in: list[int] = []  # the module that was open at each of them
         self._arguments, self._lost = np.empty(0, ARGUMENT_DTYPE), 0
@@ -143,8 +154,10 @@ class GraphWatch:
         first = len(PHASE_MODULES)
         self._undo.append(self._marker.remove)
         self._marker.mark(marked[first:], first)
+        self._drafting = drafting_code([row.path for row in marked])
         for prefix, model in models_of(self._worker.model_runner):
             self._watch_batches(model, DRAFTER if prefix else MODEL)
+        self._watch_drafter()
         self._watch_owners()
         self._watch_captures()
         self._watch_breaks()
@@ -176,6 +189,17 @@ class GraphWatch:
                 return original(*arguments, **named)
 
         self._undo.append(replace_attribute(model, "forward", forward))
+
+    def _watch_drafter(self) -> None:
+        """Learns when the draft model is called: its forward is none where it is compiled."""
+
+        def around(original: Any, *arguments: Any, **named: Any) -> Any:
+            with self._log.forward(DRAFTER):
+                return original(*arguments, **named)
+
+        for name, method in product(DRAFTERS, RUN_MODEL):
+            holder = getattr(self._worker.model_runner, name, None)
+            self._undo.append(wrap_method(holder, method, around))
 
     def _watch_owners(self) -> None:
         """Learns which captures are for something else than the model's forward."""
@@ -213,7 +237,7 @@ class GraphWatch:
         def capture_end(this: Any, *arguments: Any, **named: Any) -> Any:
             self._fence.call("read_arguments", self._read_arguments)
             result = end(this, *arguments, **named)
-            self._fence.call("close_capture", self._log.close)
+            self._fence.call("close_capture", self._close)
             return result
 
         def undo() -> None:
@@ -250,6 +274,24 @@ class GraphWatch:
         kind = _breakable_capture()
         capture = None if kind is None else kind.current()
         self._log.begin(None if capture is None else int(capture.num_graphs))
+        if self._log.drafts:
+            self._enter_drafting()
+
+    def _close(self) -> None:
+        self._leave_drafting()
+        self._log.close()
+
+    def _enter_drafting(self) -> None:
+        """Opens the call that drafts: only what it calls is called while a graph is captured."""
+        self._leave_drafting()
+        if self._drafting:
+            self._marker.add(self._drafting, time.time_ns())
+            self._drafts = True
+
+    def _leave_drafting(self) -> None:
+        if self._drafts:
+            self._marker.add(-self._drafting, time.time_ns())
+            self._drafts = False
 
     def _read_arguments(self) -> None:
         """Looks at the graph while the stream still captures: afterwards only its clone is left."""
@@ -257,6 +299,18 @@ class GraphWatch:
             import torch
 
             self._native.read_capture(torch.cuda.current_stream().cuda_stream)
+
+
+def drafting_code(paths: Sequence[str]) -> int:
+    """The code of entering the call that drafts, 0 where that is not marked.
+
+    Nor is it where no call of the draft model is, whose kernels would count to the call around it.
+
+    >>> drafting_code(["model", "drafter", "drafter.propose"])
+    3
+    """
+    drafts = DRAFTING in paths and WHOLE_DRAFTER in paths
+    return paths.index(DRAFTING) + 1 if drafts else 0
 
 
 def _breakable_capture() -> Any:

@@ -7,7 +7,7 @@ mixture-of-experts ops, and the modules that those bodies call.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,14 +19,17 @@ from spark_prof.profiler.vllm_names import (
     DRAFTERS,
     MOE_RUNNER_ENTRY,
     PROPOSE,
+    RUN_MODEL,
 )
 from spark_prof.rules.components import (
     DRAFTING,
+    LM_HEAD,
     component_of,
     is_outer_part,
     layer_of,
     outer_part,
     role_of,
+    stack_of,
 )
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
@@ -76,10 +79,22 @@ def all_targets(runner: Any) -> list[MarkedModule]:
     for holder in (getattr(runner, name, None) for name in DRAFTERS):
         # All of a step's drafting: of n-grams, which have no model, it is the search on the host.
         if callable(getattr(type(holder), PROPOSE, None)):
-            named = (DRAFTING, False, type(holder).__name__, -1, "sampler")
-            marked.append(MarkedModule(holder, PROPOSE, *named))
+            marked += _drafting(holder, [drafter for _, drafter in drafters], marked)
             break
     return marked
+
+
+def _drafting(
+    holder: Any, drafters: Sequence[Any], marked: Sequence[MarkedModule]
+) -> Iterator[MarkedModule]:
+    """The call that drafts and, where the draft model's own is compiled, the call around that."""
+    named = (DRAFTING, False, type(holder).__name__, -1, "sampler")
+    yield MarkedModule(holder, PROPOSE, *named)
+    whole = DRAFTER.rstrip(".")
+    method = next((name for name in RUN_MODEL if callable(getattr(holder, name, None))), "")
+    if method and all(row.path != whole for row in marked):
+        for drafter in drafters:
+            yield MarkedModule(holder, method, whole, type=type(drafter).__name__)
 
 
 def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
@@ -91,6 +106,8 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
         types[path] = type(module).__name__
     compiled = [path for path, module in model.named_modules() if _is_compiled(module)]
     in_runner = _held_by_runners(model)
+    every = {stack_of(path) for own in paths.values() for path in own}
+    stacks = Counter(stack for stack, _ in every)  # so many layers each
     marked: list[MarkedModule] = []
     entered: set[tuple[int, str]] = set()
     for path, module in model.named_modules():
@@ -101,8 +118,10 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
         marks_module = _is_marked(path, type_name, module) and not _told_by_caller(
             module_paths, types
         )
-        if (not inside or in_opaque_op) and marks_module:
-            layer = -1 if len(module_paths) > 1 and not in_opaque_op else layer_of(path)
+        # Logits are computed behind the forward, also where all of that is compiled.
+        outside = not inside or component_of(path, type_name) == LM_HEAD
+        if (outside or in_opaque_op) and marks_module:
+            layer = layer_of(path) if in_opaque_op else _common_layer(module_paths, stacks)
             named = (path or "model", inside, type_name, layer, component_of(path, type_name))
             marked.append(MarkedModule(module, "forward", *named))
         for call in CALLS:
@@ -122,6 +141,20 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
         named = ("sampler", False, type(sampler).__name__, -1, "sampler")
         marked.append(MarkedModule(sampler, "forward", *named))
     return marked
+
+
+def _common_layer(paths: Sequence[str], stacks: Mapping[str, int]) -> int:
+    """The layer of a module with these paths, -1 where its paths name none or several.
+
+    A model may keep a slice of its layers under a second name, where they count from 0 again: of
+    several stacks the longest one tells.
+    """
+    of_path = [stack_of(path) for path in paths]
+    if any(layer < 0 for _, layer in of_path):
+        return -1
+    longest = max((stack for stack, _ in of_path), key=stacks.__getitem__)
+    layers = {layer for stack, layer in of_path if stack == longest}
+    return layers.pop() if len(layers) == 1 else -1
 
 
 def _is_compiled(module: Any) -> bool:

@@ -48,10 +48,11 @@ MODULE_RULES: tuple[Rule, ...] = (
         ("model.layers.0.self_attn.rotary_emb.apply_rotary_emb", "ApplyRotaryEmb"))),
     Rule("rope", r"", (("model.layers.0.attn.pos", "YaRNScalingRotaryEmbedding"),), "Rotary"),
     Rule("embedding",
-        r"(^|\.)(embed_tokens|embed_in|embed_positions|wte|wpe|word_embeddings|tok_embeddings|"
-        r"embeddings?)$",
+        r"(^|\.)(embed_tokens|embed_tokens_per_layer|embed_in|embed_positions|wte|wpe|word_embeddings|"
+        r"tok_embeddings|embeddings?)$",
         (("model.embed_tokens", "VocabParallelEmbedding"), ("model.embedding", "Embedding"),
-        ("backbone.embeddings", "VocabParallelEmbedding"))),
+        ("backbone.embeddings", "VocabParallelEmbedding"),
+        ("model.embed_tokens_per_layer", "VocabParallelEmbedding"))),
     # What an encoder of sound begins with.
     Rule("embedding", r"(^|\.)encoder\.conv\d$", (("model.encoder.conv1", "Conv1d"),)),
     Rule("ssm", r"\.(linear_attn|mamba|ssm|gdn|delta_net|short_conv)(\.|$)",
@@ -132,6 +133,12 @@ MODULE_RULES: tuple[Rule, ...] = (
         (("model.layers.61.eh_proj", "Linear"), ("drafter.model.layers.4.eh_proj", "Linear"),
         ("model.layers.0.input_proj", "Linear"),
         ("drafter.model.fc", "ReplicatedLinear"))),
+    # What gives each layer an embedding of its own, gated beside its MLP.
+    Rule("mlp",
+        r"\.(per_layer_model_projection|layers\.\d+\.per_layer_(input_gate|projection))$",
+        (("model.per_layer_model_projection", "ColumnParallelLinear"),
+        ("model.layers.0.per_layer_input_gate", "ReplicatedLinear"),
+        ("model.layers.0.per_layer_projection", "ReplicatedLinear"))),
     Rule("mlp", r"\.mixer$", (("backbone.layers.3.mixer", "NemotronHMLP"),), r"MLP$"),
     Rule("ssm", r"\.mixer(\.|$)", (("backbone.layers.0.mixer.act", "SiluAndMul"),)),
 )  # fmt: skip
@@ -278,6 +285,16 @@ def layer_of(path: str) -> int:
     path = _BARE_ATTENTION.sub(_IN_FULL, path)
     match = _LAYER.search(path)
     return int(match[1]) if match and not _NO_DECODER.search(path[: match.start() + 1]) else -1
+
+
+def stack_of(path: str) -> tuple[str, int]:
+    """What the path names before its decoder layer, and that layer; nothing and -1 for none.
+
+    `model.layers.3.mlp` -> `model.layers`, 3.
+    """
+    layer = layer_of(path)
+    match = _LAYER.search(path) if layer >= 0 else None
+    return (path[: match.start(1) - 1] if match else "", layer)
 
 
 def outer_part(path: str) -> str:

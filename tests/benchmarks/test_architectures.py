@@ -152,6 +152,30 @@ def test_a_kernel_inside_its_module_is_right() -> None:
     assert compare(eager, graph, 2).wrong == ()
 
 
+def test_what_is_fused_over_modules_is_the_models_and_the_runs_agree() -> None:
+    """DeepSeek-V3.2's embedding with the first norm, launched in the model's own forward."""
+    eager, graph = steps()
+    one = owned("_fused_embed_norm_kernel", 0, "norm", "input_layernorm", "weight")
+    one = replace(one, range_layer=-1, range_role="model", range_component="", fused=True)
+    assert compare([one, *eager], [one, *graph], 2).wrong == ()
+    for wrong in (replace(one, role="self_attn.q_norm"), replace(one, layer=1)):
+        assert compare([one, *eager], [wrong, *graph], 2).wrong
+    alone = replace(one, fused=False)
+    assert len(compare([alone, *eager], [alone, *graph], 2).wrong) == 2
+
+
+def test_an_attention_may_be_known_by_its_sinks_or_by_its_cache() -> None:
+    """GPT-OSS with EAGLE-3, whose head calls the same kernel without sinks as every other layer."""
+    for name in ("flash_fwd", GEMM + "2"):  # MLA's absorbed products have no cache in common
+        eager, graph = steps()
+        for layer, basis in ((1, "kv"), (0, "weight")):
+            one = owned(name, layer, "attention", "self_attn.attn", basis)
+            for step in (eager, graph):
+                last = [place for place, kernel in enumerate(step) if kernel.layer == layer][-1]
+                step.insert(last + 1, replace(one, full_name=name.rstrip("2")))
+        assert bool(compare(eager, graph, 2).wrong) == (name != "flash_fwd")
+
+
 def test_a_top_k_may_read_the_gate_s_bias() -> None:
     eager, graph = steps()
     ranged = owned("grouped_topk", 0, "router", "mlp.experts.router.select_experts", "range")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_prof.profiler import targets
 from spark_prof.profiler.capture_log import open_at
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker
-from spark_prof.traces.host_timeline import capture_rows, replay
+from spark_prof.rules.components import DRAFTING
+from spark_prof.traces.host_timeline import capture_rows, place_nodes, replay
 
 from .fakes import AddOne, Module, Worker
 from .test_graphs import FakeNative, Ids, graph_class, load, process
@@ -317,3 +320,85 @@ def test_a_failing_hook_changes_nothing_for_the_engine(
     assert graph_class.capture_begin is begin  # type: ignore[attr-defined]
     assert breakable.add_eager is add_eager  # type: ignore[attr-defined]
     graphs.mark_breaks(CallMarker(Fence(process.log), nvtx=False))
+
+
+class Node(Module):
+    """A module that launches a kernel."""
+
+    def __init__(self, native: FakeNative) -> None:
+        super().__init__()
+        self.native = native
+
+    def forward(self, value: Any) -> Any:
+        self.native.add(time.time_ns())
+        return value
+
+
+class Speculator:
+    """Captures its first draft as runner V2 does: what it does around its model's call as well."""
+
+    def __init__(self, worker: Server, native: FakeNative, pieces: bool) -> None:
+        self.worker, self.model, self.last = worker, Module(layer=Node(native)), Node(native)
+        self.pieces = pieces
+
+    def capture(self) -> None:
+        if self.pieces:
+            self._run_model()
+        else:
+            self.worker.full(self._prefill)
+
+    def propose(self) -> None:
+        self._prefill()
+
+    def _prefill(self) -> None:
+        self._run_model()
+        self.last.forward(None)  # the rows of the last tokens, and their samples
+
+    def _run_model(self) -> None:
+        # Compiled as a whole, its forward is not called.
+        call = lambda: self.model.layer.forward(Ids(4))  # type: ignore[attr-defined]  # noqa: E731
+        if self.pieces:
+            self.worker.full(call)
+        else:
+            call()
+
+
+@pytest.mark.parametrize("pieces", [True, False])
+def test_what_a_drafter_captures_around_its_model_is_its_drafting(
+    process: Process, graph_class: type, monkeypatch: pytest.MonkeyPatch, pieces: bool
+) -> None:
+    """`propose` is not called while its graphs are captured."""
+    native = FakeNative()
+    worker = Server(graph_class, lambda one: one.model_runner.speculator.capture())
+    speculator = worker.model_runner.speculator = Speculator(worker, native, pieces)
+    chosen = targets.choose_targets
+    monkeypatch.setattr(
+        targets, "choose_targets",
+        lambda model, *more: [] if model is speculator.model else chosen(model, *more),
+    )  # fmt: skip
+    mode = "PIECEWISE" if pieces else "FULL"
+    assert [found[:2] for found in watched(worker, process, native)[1]] == [["drafter", mode]]
+    _, marked = marked_modules(worker)
+    events = load(process.folder, "capture-events")
+    nodes, captures = (load(process.folder, kind) for kind in ("nodes", "captures"))
+    found = place_nodes(nodes, events, captures, [row.layer for row in marked]).frame
+    paths = [marked[number].path for number in found["module"]]
+    assert paths == ["drafter", "drafter.propose"][: len(nodes)]
+    assert len(nodes) == 2 - pieces
+    assert events["code"].sum() == 0
+    assert "_run_model" not in vars(speculator)
+
+
+def test_drafting_is_not_open_where_its_model_is_not_marked(
+    process: Process, graph_class: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its model's kernels would count to what is around it."""
+    native = FakeNative()
+    worker = Server(graph_class, lambda one: one.model_runner.speculator.capture())
+    worker.model_runner.speculator = Speculator(worker, native, pieces=False)
+    monkeypatch.setattr(
+        "spark_prof.profiler.graphs.all_targets",
+        lambda _: [targets.MarkedModule(worker.model_runner.speculator, "propose", DRAFTING)],
+    )
+    watched(worker, process, native)
+    assert not len(load(process.folder, "capture-events"))

@@ -328,7 +328,10 @@ def test_a_gate_that_the_compiled_code_calls_itself_is_left_out() -> None:
 def test_a_model_that_is_compiled_as_a_whole() -> None:
     found = by_path(choose_targets(CompiledForCausalLM(Decoder()), named("Sampler")))
     assert in_layer(found) == OPAQUE | {"mlp.gate": "router"}
-    assert {path for path in found if ".layers." not in path} == {"sampler"}
+    # Its forward is compiled, and what computes logits is called behind it.
+    outside = {path for path in found if ".layers." not in path}
+    assert outside == {"lm_head", "logits_processor", "sampler"}
+    assert found["logits_processor"].may_be_traced
 
 
 def test_shared_experts_in_the_runner_of_a_compiled_model() -> None:
@@ -432,3 +435,67 @@ def test_the_drafting_of_a_step_is_marked_also_without_a_model(attribute: str) -
         "propose", "drafter.propose", "sampler", -1,
     )  # fmt: skip
     assert role_of(row.path) == "drafter.propose"
+
+
+def test_a_slice_of_the_layers_under_a_second_name_keeps_their_layers() -> None:
+    """Gemma 4: two halves for a fast prefill, in which the second one's count from 0 again."""
+    model = ForCausalLM(Decoder())
+    decoder = model.model
+    decoder.embed_tokens_per_layer = named("VocabParallelEmbedding")
+    decoder.per_layer_model_projection = named("ColumnParallelLinear")
+    for layer in decoder.layers:
+        layer.per_layer_input_gate = named("ReplicatedLinear")
+    for half, layers in (
+        ("self_decoder", decoder.layers[:1]),
+        ("cross_decoder", decoder.layers[1:]),
+    ):
+        alias = named("DecoderLayers")
+        alias.decoder_layers = layers
+        alias.embed_tokens_per_layer = decoder.embed_tokens_per_layer
+        setattr(decoder, half, alias)
+    found = by_path(choose_targets(model))
+    assert not [path for path in found if "decoder_layers" in path]
+    layers = {path: row.layer for path, row in found.items() if ".layers." in path}
+    shared = "model.layers.0.self_attn.rotary_emb"
+    assert layers.pop(shared) == -1
+    assert layers == {path: int(path.split(".")[2]) for path in layers}
+    assert {"model.layers.0", "model.layers.1", f"{LAYER}input_layernorm"} <= set(layers)
+    assert found["model.embed_tokens_per_layer"].component == "embedding"
+    assert found["model.per_layer_model_projection"].component == "mlp"
+    assert found[f"{LAYER}per_layer_input_gate"].component == "mlp"
+
+
+class Speculator:
+    """Drafts as runner V2 does."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def propose(self, tokens: Any) -> Any:
+        return self._run_model(tokens)
+
+    def _run_model(self, tokens: Any) -> Any:
+        return self.model(tokens)
+
+
+class EarlierSpeculator(Speculator):
+    """As of vLLM 0.24, where the method has another name."""
+
+    run_model = Speculator._run_model
+    _run_model = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind_of_speculator", [Speculator, EarlierSpeculator])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_call_of_a_draft_model_that_is_compiled_as_a_whole_is_marked(
+    whole: bool, kind_of_speculator: type[Speculator]
+) -> None:
+    """DeepSeek's MTP, whose own forward is compiled, and EAGLE, where only the model inside is."""
+    kind = CompiledForCausalLM if whole else ForCausalLM
+    speculator = kind_of_speculator(kind(CompiledDecoder()))
+    runner = SimpleNamespace(model=ForCausalLM(Decoder()), speculator=speculator)
+    [row] = [row for row in all_targets(runner) if row.path == "drafter"]
+    assert row.owner is (speculator if whole else speculator.model)
+    method = "_run_model" if kind_of_speculator is Speculator else "run_model"
+    assert (row.attribute, row.component) == (method if whole else "forward", "")
+    assert (row.layer, row.may_be_traced, row.type) == (-1, False, kind.__name__)

@@ -19,6 +19,7 @@ from spark_prof.profiler.vllm_names import (
     MOE_RUNNER_ENTRY,
     NEWEST,
     OLDEST,
+    RUN_MODEL,
     SCHEDULER,
     WORKER,
     is_supported,
@@ -86,6 +87,16 @@ def test_every_body_of_an_opaque_op_is_marked() -> None:
     """Else its kernels would have no range in a compiled model, as GDN's with speculation had."""
     assert len(body_calls(_installed())) > 10
     assert unmarked(_installed()) == {}
+
+
+@with_vllm
+def test_the_method_in_which_a_speculator_calls_its_model() -> None:
+    folder = _installed() / "v1" / "worker" / "gpu" / "spec_decode"
+    sources = [path.read_text("utf-8") for path in folder.rglob("*.py")]
+    calling = [one for one in sources if "self.model(" in one and "_manager.capture(" in one]
+    assert calling  # others capture nothing
+    for source in calling:
+        assert any(f"    def {name}(" in source for name in RUN_MODEL)
 
 
 @with_vllm

@@ -11,7 +11,6 @@ One that norms what it has summed as well reads the weight of that norm, maybe t
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +18,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.ownership import BASIS, PROOFS, Ownership
-from spark_prof.analyzers.classify.classifier import classify, finishes_gemm
+from spark_prof.analyzers.classify.classifier import classify, fills, finishes_gemm
 from spark_prof.analyzers.classify.collectives import collective_kind
 from spark_prof.analyzers.lookup import Integers, NameColumn, combined, copies_in
 from spark_prof.arrays import Flags
@@ -28,10 +27,6 @@ from spark_prof.vocabulary import COMPONENTS, EXCHANGES, FUSES
 
 _WHERE = ("start_ns", "stream", "correlation", "graph_node")
 _OTHER_KIND = "exchange"
-FILLS = "FillFunctor"  # in the names of PyTorch's fills
-_COMPILED_FILL = re.compile(
-    r"triton_poi_fused_(?:_|\d|(?:new_)?(?:zeros?|ones|full|fill|empty|scalar_tensor)|like)+$"
-)
 
 
 def serve(
@@ -128,8 +123,7 @@ def hands_on(name: str) -> bool:
 
     What adds up the parts of a product, changes a format, or fills memory.
     """
-    fills = FILLS in name or bool(_COMPILED_FILL.match(name[:256]))
-    return fills or finishes_gemm(name) or classify(name).conversion is not None
+    return fills(name) or finishes_gemm(name) or classify(name).conversion is not None
 
 
 def name_collectives(names: pd.Series, ownership: Ownership, exchanges: Flags) -> None:

@@ -13,9 +13,12 @@ Memory is used again: what a kernel only writes held another kernel's data befor
 counts only if its layer fits between those of the proven launches before and after, and an address
 only as far as the kernel may read what the other left there. Two families of kernels tell:
 
-- Inductor gives its Triton kernels what they read before what they write, so that the first of
-  several arguments is read. It decides whose data it is.
+- Inductor gives its Triton kernels what they read before what they write, so that the first
+  argument is read, but of those that only fill memory. It decides whose data it is.
 - PyTorch's elementwise kernels have their pointers in one array: the result, then what they read.
+
+What the model itself launches between its modules, such as a last residual add, belongs to no
+layer: it takes an owner over only from modules of the model that have none either.
 
 Addresses that more than a third of a step's launches hold are workspaces, and tell nothing but to
 kernels that are known to read them.
@@ -31,8 +34,13 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.owners import in_array
+from spark_prof.analyzers.classify.classifier import fills
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.arrays import Flags, Int64s
+
+IN_MODULE, BETWEEN_MODULES, OUTSIDE = 0, 1, 2
+"""Where a kernel was launched: by a module, or by the model itself between its marked modules, so
+that it is of none of its layers; outside of the model."""
 
 _READ, _EITHER, _WRITTEN = 1, 0, -1
 _READS_FIRST = re.compile(r"triton_(?:poi|red|per)_fused")
@@ -60,12 +68,16 @@ class Sequence:
     # Whether it is a collective, which takes no owner over and whose layer bounds nobody's; None
     # for none.
     exchanges: Flags | None = None
+    # Where it was launched: IN_MODULE, BETWEEN_MODULES or OUTSIDE; None where nothing tells.
+    place: Integers | None = None
 
 
 def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Integers:
     """Whether words among kernels' arguments are read (1), only written (-1) or either (0)."""
-    reads = np.array([bool(_READS_FIRST.match(one)) for one in names] + [False])[name]
-    use = np.where(reads & (arguments["argument"] == 0).to_numpy(), _READ, _EITHER)
+    reads = np.array([bool(_READS_FIRST.match(one)) and not fills(one) for one in names] + [False])
+    only_writes = np.array([bool(fills(one)) for one in names] + [False])
+    use = np.where(reads[name] & (arguments["argument"] == 0).to_numpy(), _READ, _EITHER)
+    use[only_writes[name]] = _WRITTEN
     array = in_array(arguments, name, names)
     use[array] = np.where(arguments["offset"].to_numpy()[array] == 0, _WRITTEN, _READ)
     return use
@@ -167,5 +179,8 @@ def _fits(
     fits = between | (layer == before) | (layer == after) | ((before == -2) & (after == -2))
     # What has a component already lacks a layer.
     fits &= (rows.component[launch] < 0) | (layer >= 0)
+    if rows.place is not None:
+        between_modules = rows.place[launch] == BETWEEN_MODULES
+        fits &= ~between_modules | ((layer < 0) & (rows.place[other] != OUTSIDE))
     matches: Flags = fits & ((fixed < 0) | (fixed == layer))
     return matches

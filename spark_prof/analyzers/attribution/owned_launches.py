@@ -11,16 +11,25 @@ from collections import defaultdict
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.attribution.collectives import FILLS, serve
-from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
+from spark_prof.analyzers.attribution.collectives import serve
+from spark_prof.analyzers.attribution.dataflow import (
+    BETWEEN_MODULES,
+    IN_MODULE,
+    OUTSIDE,
+    Sequence,
+    follow,
+    use_of,
+)
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
 from spark_prof.analyzers.attribution.ownership import BASIS, Ownership
-from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.classify.classifier import classify, fills
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.arrays import Flags
+from spark_prof.rules.components import role_of
 from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.host_timeline import FIRST_MODULE, MODEL_PATH
 
 _ACTIVATIONS = ("memory", "pool")
 
@@ -98,6 +107,7 @@ def own_launches(
     if drafts is not None and drafts.any():
         apart = 2 * entries["step"].to_numpy(np.int64) + drafts[launch_rows[in_flow]]
         entries = entries.assign(step=apart)
+    entries = entries.assign(place=_launched_in(bundle, rank, rows)[launch_rows[in_flow]])
     _by_flow(entries.iloc[order], named, launches, launch, of_launch, links, memory.of_module)
     _hand_over(of_launch, own_launch, ownership, launch_rows)
     of_row = np.full(len(rows), -1)
@@ -264,6 +274,7 @@ def _by_flow(
         to_consumer=writes[names.codes.to_numpy()],
         product=launches.product[launch],
         exchanges=launches.exchanges[launch],
+        place=rows["place"].to_numpy(),
     )
     holders = pd.DataFrame({"launch": launch, "holder": np.arange(len(launch))})
     hits = np.flatnonzero(follow(sequence, holders.merge(links, on="launch")))
@@ -274,5 +285,19 @@ def _by_flow(
     ownership.settled[launch[hits]] = True
 
 
+def _launched_in(bundle: Bundle, rank: int, rows: pd.DataFrame) -> Integers:
+    """Where each row was launched, of the places that dataflow.py knows.
+
+    Only where the calls of its layers are marked are those of the model itself none of theirs.
+    """
+    modules, module = bundle.frame("modules", rank), rows["module"].to_numpy(np.int64)
+    layers = modules.loc[modules["layer"] >= 0, "path"].astype(str)
+    place = np.where((module >= 0) & (module < FIRST_MODULE), OUTSIDE, IN_MODULE)
+    if any(path.rpartition(".")[2].isdigit() and not role_of(path) for path in layers):
+        whole = modules.loc[modules["path"] == MODEL_PATH, "module"]
+        place[np.isin(module, whole.to_numpy())] = BETWEEN_MODULES
+    return place
+
+
 def _only_writes(name: str) -> bool:
-    return FILLS in name or classify(name).conversion is not None
+    return fills(name) or classify(name).conversion is not None

@@ -5,7 +5,8 @@ rules:
 
 1. It begins the tensor, or is a multiple of 16 bytes inside it.
 2. A plain pointer, an argument of 8 bytes, is believed, and so are the pointers of PyTorch's
-   elementwise kernels, which stand in one array.
+   elementwise kernels, which stand in one array, and the first word of its TensorInfo. What follows
+   in a TensorInfo are sizes and strides, and whatever was left where no dimension has one.
 3. A word of a larger argument (a struct such as the parameters of CUTLASS or FlashAttention) may be
    what was left on the stack. The place (kernel name, argument, offset) is believed if in every
    launch of that name whose arguments are known the word lies in a tensor, always of the same kind
@@ -55,6 +56,7 @@ from spark_prof.vocabulary import COMPONENTS
 _POINTER = 8
 _ARRAY = 2  # the argument of PyTorch's elementwise kernels that is the array of pointers
 _HAS_ARRAY = re.compile(r"at::native::(?:vectorized|unrolled)_elementwise_kernel<")
+_TENSOR_INFO = "at::cuda::detail::TensorInfo<"
 _PACKED = -1
 _REPEATED = 3  # cuBLAS's nvjet kernels hold each operand's address five times
 _LOOKED_UP = (OTHER_WEIGHT + CACHE) / 2
@@ -132,6 +134,10 @@ def owners_of(
     place = memory.find(arguments["address"].to_numpy(np.int64))
     pointer = (arguments["size"] == _POINTER).to_numpy() & (arguments["argument"] >= 0).to_numpy()
     pointer |= in_array(arguments, launches.name[launch], launches.names)
+    described = _in_tensor_info(arguments, launches.name[launch], launches.names)
+    begins = (arguments["offset"] == 0).to_numpy()
+    pointer |= described & begins
+    place[described & ~begins] = -1
     believed = (place >= 0) & (
         pointer | _in_every_launch(memory, arguments, place, launch, launches)
     )
@@ -181,6 +187,14 @@ def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> F
     has_array = np.array([bool(_HAS_ARRAY.search(one)) for one in names] + [False])
     flags: Flags = has_array[name] & (arguments["argument"] == _ARRAY).to_numpy()
     return flags
+
+
+def _in_tensor_info(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> Flags:
+    """Which words lie in structs of PyTorch's kernels that take a TensorInfo."""
+    known = np.array([_TENSOR_INFO in one for one in names] + [False])
+    found: Flags = known[name] & (arguments["size"] > _POINTER).to_numpy()
+    found &= (arguments["argument"] >= 0).to_numpy()
+    return found
 
 
 def _in_every_launch(

@@ -182,6 +182,22 @@ def finishes_gemm(name: str) -> bool:
     return rule is not None and rule.finishes_gemm
 
 
+_FILLS = "FillFunctor"  # in the names of PyTorch's fills
+_COMPILED_FILL = re.compile(
+    r"triton_poi_fused_(?=[_\d]*[a-z])(?:_|\d|(?:new_)?(?:zeros?|ones|full|fill|empty|scalar_tensor)|like)+$"
+)
+
+
+@lru_cache(maxsize=16384)
+def fills(name: str) -> bool:
+    """Whether the kernel of that name writes one value everywhere, and reads nothing.
+
+    fills("triton_poi_fused_zeros_3") is true, fills("triton_poi_fused_0") is not. Of a name longer
+    than 256 the rest does not count.
+    """
+    return _FILLS in name or bool(_COMPILED_FILL.match(name[:256]))
+
+
 def exchange_inside(name: str) -> str | None:
     """What a product exchanges between ranks in the same kernel, None where it does not.
 

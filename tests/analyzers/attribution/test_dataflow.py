@@ -140,8 +140,9 @@ def test_whose_launches_are(
 def test_what_arguments_are_for() -> None:
     names = ("triton_poi_fused_mul_0",
              "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>(int)",
-             "_selective_scan_update_kernel")  # fmt: skip
+             "_selective_scan_update_kernel", "triton_poi_fused_zeros_1",
+             "triton_poi_fused_0")  # fmt: skip
     words = [(0, 0), (1, 0), (2, 0), (2, 8), (2, 16)]
-    arguments = pd.DataFrame(words * 3, columns=["argument", "offset"])
-    use = use_of(arguments, np.repeat(np.arange(3), len(words)), names).reshape(3, -1)
-    assert use.tolist() == [[1, 0, 0, 0, 0], [0, 0, -1, 1, 1], [0] * 5]
+    arguments = pd.DataFrame(words * 5, columns=["argument", "offset"])
+    use = use_of(arguments, np.repeat(np.arange(5), len(words)), names).reshape(5, -1)
+    assert use.tolist() == [[1, 0, 0, 0, 0], [0, 0, -1, 1, 1], [0] * 5, [-1] * 5, [1, 0, 0, 0, 0]]

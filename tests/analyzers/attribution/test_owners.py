@@ -29,8 +29,22 @@ TENSORS = [
     tensor("model.layers.1.self_attn.qkv_proj", W1),
 ]
 CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(int)"
-NAMES = ("kernel", "other_kernel", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "flash_fwd", CAST)
-KERNEL, OTHER, PRODUCT, FLASH, ELEMENTWISE = range(5)
+_INFO = "at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>"
+SELECT = (
+    "void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, long, "
+    f"unsigned int, 2, 2, -2>({_INFO}, {_INFO}, {_INFO}, int, int, unsigned int, long)"
+)
+NAMES = (
+    *(
+        "kernel",
+        "other_kernel",
+        "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT",
+        "flash_fwd",
+        CAST,
+        SELECT,
+    ),
+)
+KERNEL, OTHER, PRODUCT, FLASH, ELEMENTWISE, LOOKUP = range(6)
 
 
 def word(launch: int, address: int, argument: int = 0, offset: int = 0, size: int = 8) -> Any:
@@ -325,3 +339,23 @@ def test_a_cache_without_a_layer_leaves_the_layer_open() -> None:
 def test_a_packed_word_of_eight_bytes_is_no_plain_pointer() -> None:
     words = [word(0, W0, argument=-1), word(1, OUTSIDE, argument=-1)]
     assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
+
+
+def test_a_lookup_is_of_the_matrix_that_its_struct_begins_with() -> None:
+    """GLM-4.7 with MTP on vLLM 0.33: a drafter's attention was left behind the used dimensions."""
+    rows = [
+        tensor("model.embed_tokens", W0, layer=-1),
+        tensor("drafter.model.layers.4.mtp_block.self_attn.mla_attn", W1, layer=-1),
+    ]
+
+    def words(launch: int) -> list[Any]:
+        info = {"argument": 1, "size": 216}
+        return [word(launch, W0, **info), word(launch, W1, offset=40, **info)]
+
+    both = [*words(0), *words(1)]
+    found = ("embedding", -1, MATRIX, "embed_tokens")
+    assert owners(rows, both, [LOOKUP] * 2) == [found] * 2
+    # It is a pointer, also where another launch of the name has none in the live model.
+    assert owners(rows, [*words(0), word(1, OUTSIDE, 1, size=216)], [LOOKUP] * 2) == [found, NONE]
+    # Of other structs no place is known to be none.
+    assert owners(rows, both, [KERNEL] * 2)[0][0] == "attention"

@@ -31,7 +31,7 @@ OPEN = [
     *({"path": path, "type": "", "layer": -1, "component": component}
       for path, component in (("step.prepare", "attention"), ("step.finish", "lm_head"),
                               ("step.sample", "sampler"), ("model", ""))),
-    {"path": "model.layers.3", "type": "", "layer": 3, "component": ""},
+    {"path": "model.layers.3._join_mlp", "type": "", "layer": 3, "component": ""},
     {"path": "model.layers.3.mlp.experts", "type": "", "layer": 3, "component": "experts"},
     {"path": "model.layers.3.self_attn.attn", "type": "", "layer": 3, "component": "attention"},
 ]  # fmt: skip
@@ -227,3 +227,47 @@ def test_an_exact_range_of_a_split_products_sum_stays(tmp_path: Path) -> None:
     calls = calls_of_lines([len(OPEN)] * 2)
     placed = placed_lines(tmp_path, Memory().add(SHARED), (up, split), opened, calls)
     assert placed == [up.place, split.place]
+
+
+ADD = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float>>(int)"
+
+
+def test_what_the_model_launches_between_its_modules_is_of_no_layer(tmp_path: Path) -> None:
+    """Kimi-Linear's last residual add on vLLM 0.33: it was its last layer's experts."""
+    opened = [
+        *OPEN,
+        {"path": "model.layers.3", "type": "", "layer": 3, "component": ""},
+        {"path": "model.norm", "type": "", "layer": -1, "component": "norm"},
+    ]
+    held = memory().add("model.norm", shape="64").add("model.layers.3.mlp.experts")
+    experts = Line("fused_moe_kernel", ("model.layers.3.mlp.experts",), "x",
+                   ("experts", 3, "weight", "mlp.experts"))  # fmt: skip
+    norm = Line("rms_norm_kernel", ("model.norm",), "y", ("norm", -1, "weight", "norm"))
+    finish = Line("some_kernel", (), "y", ("lm_head", -1, "range", "step.finish"))
+    for folder, last, place in (
+        ("norm", norm, ("norm", -1, "flow", "norm")),
+        ("finish", finish, ("other", -1, "none", "")),
+    ):
+        lines = (experts, Line(ADD, (), "x y", place), last)
+        calls = [*call(5, -20, 20), *(call(1, 180, 220) if last is finish else call(8, 180, 220))]
+        found = placed_lines(tmp_path / folder, held, lines, opened, calls)
+        assert found == [line.place for line in lines]
+        # In a compiled model its call is around all of its layers, which are not marked.
+        found = placed_lines(
+            tmp_path / f"{folder}-compiled",
+            held,
+            lines,
+            opened[:-2] + opened[-1:],
+            [*call(5, -20, 20), *call(1 if last is finish else 7, 180, 220)],
+        )
+        assert found[1] == ("experts", 3, "flow", "mlp.experts")
+
+
+def test_a_compiled_fill_reads_nothing_of_who_had_its_memory(tmp_path: Path) -> None:
+    """Qwen3.5's zeros on vLLM 0.33: a layer's norm had had their memory."""
+    for number, (name, place) in enumerate(
+        (("triton_poi_fused_zeros_3", ("other", -1, "none", "")),
+         ("triton_poi_fused_mul_3", ("qkv", 3, "flow", "self_attn.qkv_proj")))
+    ):  # fmt: skip
+        line = Line(name, (), "x", place)
+        check(tmp_path / str(number), [None] * 3, product(3, "x"), line, product(3, "y"))
