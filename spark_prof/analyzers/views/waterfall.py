@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
@@ -91,12 +90,12 @@ def waterfall_of(report: Report) -> Waterfall:
     return known
 
 
-def beside_waterfall(report: Report, **changes: Any) -> Report:
-    """The report with changes that its waterfall does not stand on."""
-    known = waterfall_of(report)
-    changed = replace(report, **changes)
-    vars(changed)[_KEPT] = known
-    return changed
+def whole(report: Report) -> Report:
+    """The report with every topic and its waterfall computed: it needs its bundle no more."""
+    waterfall = waterfall_of(report)
+    computed = replace(report)
+    vars(computed)[_KEPT] = waterfall
+    return computed
 
 
 def _drawn(report: Report) -> Waterfall:
