@@ -36,7 +36,7 @@ from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.summary import summarize, summary_of
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
 from spark_prof.dashboards.about_cells import placed_by
-from spark_prof.dashboards.render import RENDERERS
+from spark_prof.dashboards.render import RENDERERS, Layout, render_report
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from spark_prof.rules.gpus import Figure
@@ -308,6 +308,10 @@ def test_a_kernel_within_the_tolerance_is_at_its_floor(tmp_path: Path) -> None:
     (row,) = (row for row in decode_of(report).rows if row.name == HEAD)
     assert row.floor_us == pytest.approx(180.0)
     assert row.left_us == 0.0
+    # 622 MB at the 3.03 TB/s of a reader are 25 us more, which nothing hides.
+    assert decode_of(report).over_us == pytest.approx(25.0, abs=1.0)
+    drawn = " ".join(render_report(report, Layout(), whole=True).split())
+    assert "Cut off it: by how much kernels" in drawn
 
 
 def test_a_step_within_the_tolerance_is_at_its_floor() -> None:
@@ -316,6 +320,9 @@ def test_a_step_within_the_tolerance_is_at_its_floor() -> None:
     found = CheckedReport(of(roofline=with_phases(quick).roofline))
     assert "floor-step" not in broken(found)
     assert decode_of(found).of_floor == pytest.approx(1.0)
+    assert quick.floor_us is not None
+    over_us = decode_of(found).over_us - decode_of(facts().report).over_us
+    assert over_us == pytest.approx(0.05 * quick.floor_us)
 
 
 def test_a_lower_bound_above_the_step_gives_no_share(tmp_path: Path) -> None:

@@ -226,11 +226,7 @@ def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel
     unknown = [k for k in kernels if k.floor_us is None and k.kind != "conversion"]
     for k in unknown:
         times[k.component] += k.us
-    shares = {
-        f.component: min(f.us / times[f.component], 1.0)
-        for f in phase.unplaced
-        if times[f.component]
-    }
+    shares = {f.component: f.us / times[f.component] for f in phase.unplaced if times[f.component]}
     return [
         replace(k, floor_us=shares[k.component] * k.us)
         if k.floor_us is None and k.kind != "conversion" and k.component in shares
