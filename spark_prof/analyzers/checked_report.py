@@ -11,10 +11,11 @@ from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.invariants import TOPICS, Figures, checked
-from spark_prof.analyzers.model import Answer, Invariant, LazyReport
+from spark_prof.analyzers.model import Answer, Invariant, LazyReport, Report
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.step_accounting import Books
 from spark_prof.analyzers.step_time import Ledger
+from spark_prof.analyzers.views.waterfall import keep, waterfall_of
 
 
 class CheckedReport(LazyReport):
@@ -57,12 +58,15 @@ class CheckedReport(LazyReport):
     @cached_property
     def roofline(self) -> Roofline | None:
         """What the steps of each phase need at least."""
-        return checked(self.figures, "roofline")[0].roofline
+        report, rows = self._floors
+        if report.tokens and all(row.ok is not False for row in rows):
+            keep(self, waterfall_of(report))
+        return report.roofline
 
     @cached_property
     def counters(self) -> Counters | None:
         """What hardware counters sampled."""
-        return checked(self.figures, "counters")[0].counters
+        return self._floors[0].counters
 
     @cached_property
     def conversions(self) -> Conversions:
@@ -83,6 +87,10 @@ class CheckedReport(LazyReport):
     def answers(self) -> tuple[Answer, ...]:
         """What the run says to the questions that people ask first."""
         return answers_of(self)
+
+    @cached_property
+    def _floors(self) -> tuple[Report, list[Invariant]]:
+        return checked(self.figures, "roofline")
 
     def failed(self, check: str) -> tuple[str, ...]:
         """What fails of the checks whose name begins so, a sentence each; only they are made."""

@@ -67,6 +67,11 @@ class Figures:
         idle = np.maximum(start[1:] - reached[:-1], 0).sum()
         return float(reached[-1] - start[0] - idle) / 1e3 if len(start) else 0.0
 
+    @cached_property
+    def floors(self) -> tuple[Report, list[Invariant]]:
+        """The report without lower bounds that fail a check; its waterfall is drawn once."""
+        return _without_broken(self, self.report, FLOOR_CHECKS, ())
+
 
 @dataclass(frozen=True, eq=False)
 class Checking:
@@ -99,10 +104,19 @@ def checked(figures: Figures, topic: str | None = None) -> tuple[Report, list[In
         topic: of the report, such as kernels; the others may still have what fails.
     """
     report, rows = figures.report, list[Invariant]()
+    if topic is None or topic in _FLOORS:
+        report, rows = figures.floors
+    checks = [check for check in PART_CHECKS if topic is None or topic in check.topics]
     tables = TABLES if topic is None else _LOOKED_AT.get(topic, (topic,))
-    for check in CHECKS:
-        if topic is not None and topic not in check.topics:
-            continue
+    report, others = _without_broken(figures, report, checks, tables)
+    return report, rows + others
+
+
+def _without_broken(
+    figures: Figures, report: Report, checks: Iterable[Check], tables: Collection[str]
+) -> tuple[Report, list[Invariant]]:
+    rows: list[Invariant] = []
+    for check in checks:
         broken = check.broken(Checking(figures, report, tables))
         rows += _rows(check, broken)
         report = check.without(report, [one.key for one in broken or ()])
@@ -354,7 +368,7 @@ _LOOKED_AT: Mapping[str, Collection[str]] = dict.fromkeys(_FLOORS, ("tokens", "f
 TOPICS = {"floor-": "roofline", "layers-": "conversions"}
 """A topic that all checks are made for whose name begins so."""
 
-CHECKS: tuple[Check, ...] = (
+FLOOR_CHECKS: tuple[Check, ...] = (
     Check(
         "floor-kernel",
         "No kernel is faster than its bytes and its arithmetic allow.",
@@ -369,6 +383,10 @@ CHECKS: tuple[Check, ...] = (
         lambda checking: step_floors(checking.report),
         _without_step_floors,
     ),
+)  # fmt: skip
+"""The checks of lower bounds, which come before those that the waterfall is drawn for."""
+
+PART_CHECKS: tuple[Check, ...] = (
     # What fails it is in no tolerance of the times after it.
     Check("union-once", "What overlaps counts once over the whole window.", _TIMES, _union,
         _without_parts),
@@ -389,3 +407,5 @@ CHECKS: tuple[Check, ...] = (
         _without_layer_counts,
     ),
 )  # fmt: skip
+
+CHECKS = FLOOR_CHECKS + PART_CHECKS
