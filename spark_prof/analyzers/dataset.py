@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize
+from spark_prof.analyzers.summary import summary_of
 from spark_prof.traces.bundle import Bundle
 
 
@@ -69,10 +69,10 @@ class Dataset:
 
 def recording_of(bundle: Bundle, name: str) -> DatasetRecording:
     """The row of one recording."""
-    first = summarize(bundle)
+    first = summary_of(bundle).report
     lowest, *other_ranks = bundle.ranks
     figures = [_figures(lowest, first)]
-    figures += [_figures(rank, summarize(bundle, rank)) for rank in other_ranks]
+    figures += [_figures(rank, summary_of(bundle, rank).report) for rank in other_ranks]
     return DatasetRecording(
         name=name,
         model=first.run.model,

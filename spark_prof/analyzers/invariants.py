@@ -7,9 +7,11 @@ that would be built on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ from spark_prof.analyzers.layer_consistency import (
     layers_alike,
     parts_of,
 )
-from spark_prof.analyzers.model import Broken, Invariant, Report
+from spark_prof.analyzers.model import Broken, Invariant, LazyReport, Report
 from spark_prof.analyzers.roofline.device_ceilings import (
     memory_us,
     surely_us,
@@ -30,7 +32,7 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_step_floors,
 )
 from spark_prof.analyzers.step_time import LedgerRow
-from spark_prof.analyzers.views.waterfall import DIFFERENCES, beside_waterfall, waterfall_of
+from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
@@ -39,18 +41,45 @@ _MOST = 5  # lines that one check adds at most; the last one says how many more 
 _ROUNDING = 1e-9  # relative error of a sum of a million float64 numbers, with room to spare
 _NS = 1e-3  # times are whole nanoseconds: each term of a sum may be off by as much, in us
 _TIMES_OF_STEPS = ("step_us", "kernels_us", "union_us", "copies_us", "overlap_us", "gap_us")
-_LOOKED_AT = 1 << 16
+_FIRST_KERNELS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class Figures:
     """What the checks look at."""
 
-    report: Report
+    report: Report  # as it was recorded
     # Start_ns and end_ns of the kernels of the analyzed steps by start, copies left out.
     kernels: pd.DataFrame
     # The sums of the report's kernels, in all layers that were found, and the model's.
     layers: LayerTables
+
+    @cached_property
+    def kernels_us(self) -> float:
+        """The summed time of all kernels."""
+        return float(self.layers.sums["ns"].sum()) / 1e3
+
+    @cached_property
+    def union_us(self) -> float:
+        """How long at least one kernel ran."""
+        start, end = (self.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
+        reached = np.maximum.accumulate(end)
+        idle = np.maximum(start[1:] - reached[:-1], 0).sum()
+        return float(reached[-1] - start[0] - idle) / 1e3 if len(start) else 0.0
+
+    @cached_property
+    def floors(self) -> tuple[Report, list[Invariant]]:
+        """The report without lower bounds that fail a check; its waterfall is drawn once."""
+        return _without_broken(self, self.report, FLOOR_CHECKS, ())
+
+
+@dataclass(frozen=True, eq=False)
+class Checking:
+    """What one check looks at."""
+
+    figures: Figures
+    report: Report  # without what failed the checks before this one
+    tables: Collection[str]  # of the report, whose sums are looked at
 
 
 @dataclass(frozen=True)
@@ -59,29 +88,49 @@ class Check:
 
     id: str
     holds: str  # what must hold
+    topics: Collection[str]  # of the report, that lose what fails, or the tolerance of which it is
     # Where it does not; None where there is nothing to look at.
-    broken: Callable[[Facts], list[Broken] | None]
+    broken: Callable[[Checking], list[Broken] | None]
     # The report without the figures of those keys.
     without: Callable[[Report, Sequence[tuple[object, ...]]], Report]
 
 
-def checked(facts: Facts) -> Report:
-    """The report with what was checked, and without each figure that fails a check."""
+def checked(figures: Figures, topic: str | None = None) -> tuple[Report, list[Invariant]]:
+    """The report without what fails the checks of a topic, or all checks, and a row each check.
+
+    checked(figures, "kernels")[0].kernels
+
+    Args:
+        topic: of the report, such as kernels; the others may still have what fails.
+    """
+    report, rows = figures.report, list[Invariant]()
+    if topic is None or topic in _FLOORS:
+        report, rows = figures.floors
+    checks = [check for check in PART_CHECKS if topic is None or topic in check.topics]
+    tables = TABLES if topic is None else _LOOKED_AT.get(topic, (topic,))
+    report, others = _without_broken(figures, report, checks, tables)
+    return report, rows + others
+
+
+def _without_broken(
+    figures: Figures, report: Report, checks: Iterable[Check], tables: Collection[str]
+) -> tuple[Report, list[Invariant]]:
     rows: list[Invariant] = []
-    for check in CHECKS:
-        found = check.broken(facts)
-        if not found:
-            rows.append(Invariant(check.id, None if found is None else True, check.holds, ""))
-        else:
-            rows += [Invariant(check.id, False, b.text, b.where) for b in found[:_MOST]]
-        if found and len(found) > _MOST:
-            text = f"{len(found) - _MOST} more of the same kind: {check.holds[0].lower()}"
-            rows[-1] = Invariant(check.id, False, text + check.holds[1:], found[_MOST].where)
-        report = check.without(facts.report, [b.key for b in found or ()])
-        facts = replace(facts, report=report)
-    if any(row.ok is False for row in rows):
-        return replace(facts.report, invariants=tuple(rows))
-    return beside_waterfall(facts.report, invariants=tuple(rows))
+    for check in checks:
+        broken = check.broken(Checking(figures, report, tables))
+        rows += _rows(check, broken)
+        report = check.without(report, [one.key for one in broken or ()])
+    return report, rows
+
+
+def _rows(check: Check, broken: Sequence[Broken] | None) -> list[Invariant]:
+    if not broken:
+        return [Invariant(check.id, None if broken is None else True, check.holds, "")]
+    rows = [Invariant(check.id, False, one.text, one.where) for one in broken[:_MOST]]
+    if len(broken) > _MOST:
+        text = f"{len(broken) - _MOST} more of the same kind: {check.holds[0].lower()}"
+        rows[-1] = Invariant(check.id, False, text + check.holds[1:], broken[_MOST].where)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -101,30 +150,36 @@ class Whole:
         return same(sum(self.terms), self.us, len(self.terms), largest)
 
 
-def _wholes(facts: Facts) -> Iterator[Whole]:
-    """Each time of a report that has parts; the residual is no time, but what the parts lack."""
-    report = facts.report
-    for b in report.books:
+def _wholes(checking: Checking) -> Iterator[Whole]:
+    """Each time that has parts, of the tables that are looked at.
+
+    The residual is no time, but what the parts lack.
+    """
+    report, tables = checking.report, checking.tables
+    for b in report.books if "books" in tables else ():
         terms = [b.kernels_us, b.copies_us, -b.overlap_us, b.gap_us, b.residual_us]
         times = [(name, float(getattr(b, name))) for name in _TIMES_OF_STEPS]
         yield Whole(f"books: {b.phase}", ("books", b.phase), b.step_us, terms, times)
-    for t in report.tokens:
+    for t in report.tokens if "tokens" in tables else ():
         times = [(r.name, min(r.charged_us, r.summed_us, r.alone_us)) for r in t.rows]
         terms = [r.charged_us for r in t.rows]
         key = ("tokens", t.phase, t.batch_size)
         yield Whole(f"tokens: {t.phase}", key, t.step_us, terms, times)
-    kernels_us = float(facts.layers.sums["ns"].sum()) / 1e3
-    layers = [(f"{r.layer}, {r.component}", r.us) for r in report.layers]
-    found = waterfall_of(report)
-    terms = [part.us for part in found.parts]
-    times = [(p.component or p.kind, p.us) for p in found.parts if p.kind not in DIFFERENCES]
-    yield Whole("waterfall", ("floor",), found.us, terms, times)
-    for where, table, us, rows in (
-        ("components", "components", kernels_us, [(r.name, r.us) for r in report.components]),
-        ("layers", "layers", kernels_us, layers),
-        ("kernels", "kernels", kernels_us, [(short_name(r.name), r.us) for r in report.kernels]),
-    ):
-        yield Whole(where, (table,), us, [own for _, own in rows], rows)
+    if "floor" in tables:
+        waterfall = waterfall_of(report)
+        terms = [part.us for part in waterfall.parts]
+        times = [
+            (p.component or p.kind, p.us) for p in waterfall.parts if p.kind not in DIFFERENCES
+        ]
+        yield Whole("waterfall", ("floor",), waterfall.us, terms, times)
+    rows_of: Mapping[str, Callable[[], list[tuple[str, float]]]] = {
+        "components": lambda: [(r.name, r.us) for r in report.components],
+        "layers": lambda: [(f"{r.layer}, {r.component}", r.us) for r in report.layers],
+        "kernels": lambda: [(short_name(r.name), r.us) for r in report.kernels],
+    }
+    for table in (name for name in rows_of if name in tables):
+        rows = rows_of[table]()
+        yield Whole(table, (table,), checking.figures.kernels_us, [us for _, us in rows], rows)
 
 
 def same(a: float, b: float, terms: int = 1, largest: float = 0.0) -> bool:
@@ -136,21 +191,20 @@ def _tolerance(terms: int, largest_us: float) -> float:
     return _NS * terms + _ROUNDING * largest_us
 
 
-def _negative(facts: Facts) -> list[Broken]:
-    steps = [b.step_us for b in facts.report.books]
-    wholes = list(_wholes(facts))
+def _negative(checking: Checking) -> list[Broken]:
+    steps = [b.step_us for b in checking.report.books]
     # More than rounding in a run that took so long.
-    least = -_tolerance(1, max(steps, default=wholes[-1].us))
+    least = -_tolerance(1, max(steps, default=checking.figures.kernels_us))
     return [
         Broken(f"{where} takes {us:,.2f} us, which no time can be: it is left out.", where, w.key)
-        for w in wholes
+        for w in _wholes(checking)
         for name, us in w.times
         if us < least
         for where in [f"{w.where}, {name}"]
     ]
 
 
-def _sums(facts: Facts) -> list[Broken]:
+def _sums(checking: Checking) -> list[Broken]:
     return [
         Broken(
             f"The parts of {w.where} add up to {sum(w.terms):,.2f} us, not to {w.us:,.2f} us: they "
@@ -158,19 +212,15 @@ def _sums(facts: Facts) -> list[Broken]:
             w.where,
             w.key,
         )
-        for w in _wholes(facts)
+        for w in _wholes(checking)
         if not w.adds_up
     ]
 
 
-def _union(facts: Facts) -> list[Broken] | None:
-    if not facts.report.books:
+def _union(checking: Checking) -> list[Broken] | None:
+    if not checking.report.books:
         return None
-    start, end = (facts.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
-    reached = np.maximum.accumulate(end)
-    idle = np.maximum(start[1:] - reached[:-1], 0).sum()
-    us = float(reached[-1] - start[0] - idle) / 1e3 if len(start) else 0.0
-    counted_us = facts.report.books[0].union_us
+    us, counted_us = checking.figures.union_us, checking.report.books[0].union_us
     if same(us, counted_us):
         return []
     text = f"Kernels ran in {us:,.2f} us of the window, {counted_us:,.2f} us are counted: left out."
@@ -200,9 +250,9 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
     return found
 
 
-def step_floors(facts: Facts) -> list[Broken] | None:
+def step_floors(report: Report) -> list[Broken] | None:
     """Phases whose median step is shorter than its bytes allow."""
-    roofline = facts.report.roofline
+    roofline = report.roofline
     if roofline is None or not any(p.floor_us and p.step_us for p in roofline.phases):
         return None
     return [
@@ -230,7 +280,7 @@ def _clock(report: Report) -> float:
 
 def _tick_us(kernels: pd.DataFrame) -> float:
     """Step of the clock that times were read from: what a call may have taken longer."""
-    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()[:_LOOKED_AT]
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()[:_FIRST_KERNELS]
     return float(np.gcd.reduce(took)) / 1e3 if len(took) else 0.0
 
 
@@ -238,7 +288,7 @@ def _without_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> Repor
     if report.roofline is None:
         return report
     # Those that are within the tolerance change, too.
-    report = replace(report, roofline=without_floors(report.roofline, keys))
+    report = LazyReport(report, roofline=without_floors(report.roofline, keys))
     return _without_weights(report, {part for phase, part, *_ in keys if phase == "decode"})
 
 
@@ -246,7 +296,7 @@ def _without_step_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> 
     if report.roofline is None:
         return report
     phases = [phase for (phase,) in keys]
-    report = replace(report, roofline=without_step_floors(report.roofline, phases))
+    report = LazyReport(report, roofline=without_step_floors(report.roofline, phases))
     return _without_weights(report, COMPONENTS) if "decode" in phases else report
 
 
@@ -258,18 +308,23 @@ def _without_weights(report: Report, components: Collection[object]) -> Report:
         replace(b, weights=tuple(row for row in b.weights if row.component not in components))
         for b in report.counters.batches
     )
-    return replace(report, counters=replace(report.counters, batches=batches))
+    return LazyReport(report, counters=replace(report.counters, batches=batches))
 
 
 def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
     if not keys:
         return report
-    books = tuple(b for b in report.books if ("books", b.phase) not in keys)
-    if ("books", "all") in keys:
-        books = ()
-    tokens = tuple(t for t in report.tokens if ("tokens", t.phase, t.batch_size) not in keys)
-    empty = {name: () for name in ("components", "layers", "kernels") if (name,) in keys}
-    report = replace(report, books=books, tokens=tokens, **empty)  # type: ignore[arg-type]
+    changed: dict[str, Any] = {n: () for n in ("components", "layers", "kernels") if (n,) in keys}
+    tables = {table for table, *_ in keys}
+    if "books" in tables:
+        books = tuple(b for b in report.books if ("books", b.phase) not in keys)
+        changed["books"] = () if ("books", "all") in keys else books
+    if "tokens" in tables:
+        tokens = report.tokens
+        changed["tokens"] = tuple(
+            t for t in tokens if ("tokens", t.phase, t.batch_size) not in keys
+        )
+    report = LazyReport(report, **changed)
     if ("floor",) not in keys or report.roofline is None:
         return report
     return _without_step_floors(report, [(p.phase,) for p in report.roofline.phases])
@@ -297,32 +352,60 @@ def _without_layer_counts(report: Report, keys: Sequence[tuple[object, ...]]) ->
         charged=tuple(replace(row, layers=0) for row in found.charged),
         padding=tuple(replace(row, layers=0) for row in found.padding),
     )
-    return replace(report, tokens=tokens, conversions=found)
+    return LazyReport(report, tokens=tokens, conversions=found)
 
 
-CHECKS: tuple[Check, ...] = (
+_FLOORS = ("roofline", "counters")
+_TIMES = ("books", "tokens", "components", "layers", "kernels", *_FLOORS)
+_LAYERS = ("tokens", "conversions")
+
+TABLES = ("books", "tokens", "floor", "components", "layers", "kernels")
+"""The tables of a report whose parts add up to something; floor is the waterfall."""
+
+_LOOKED_AT: Mapping[str, Collection[str]] = dict.fromkeys(_FLOORS, ("tokens", "floor"))
+"""The tables that a topic stands on, where they are not the one of its name."""
+
+TOPICS = {"floor-": "roofline", "layers-": "conversions"}
+"""A topic that all checks are made for whose name begins so."""
+
+FLOOR_CHECKS: tuple[Check, ...] = (
     Check(
         "floor-kernel",
         "No kernel is faster than its bytes and its arithmetic allow.",
-        lambda facts: kernel_floors(facts.report, facts.kernels),
+        _FLOORS,
+        lambda checking: kernel_floors(checking.report, checking.figures.kernels),
         _without_floors,
     ),
     Check(
-        "floor-step", "No step is faster than its bytes allow.", step_floors, _without_step_floors
+        "floor-step",
+        "No step is faster than its bytes allow.",
+        _FLOORS,
+        lambda checking: step_floors(checking.report),
+        _without_step_floors,
     ),
-    Check("union-once", "What overlaps counts once over the whole window.", _union, _without_parts),
-    Check("no-negative", "No part of any time is negative.", _negative, _without_parts),
-    Check("adds-up", "Parts add up to the whole.", _sums, _without_parts),
+)  # fmt: skip
+"""The checks of lower bounds, which come before those that the waterfall is drawn for."""
+
+PART_CHECKS: tuple[Check, ...] = (
+    # What fails it is in no tolerance of the times after it.
+    Check("union-once", "What overlaps counts once over the whole window.", _TIMES, _union,
+        _without_parts),
+    Check("no-negative", "No part of any time is negative.", _TIMES, _negative, _without_parts),
+    Check("adds-up", "Parts add up to the whole.", _TIMES, _sums, _without_parts),
     Check(
         "layers-alike",
         "Layers of one kind run the same kernels.",
-        lambda facts: layers_alike(facts.layers),
+        _LAYERS,
+        lambda checking: layers_alike(checking.figures.layers),
         _without_layer_counts,
     ),
     Check(
         "layers-found",
         "The layers found are the layers of the model.",
-        lambda facts: found_layers(facts.layers),
+        _LAYERS,
+        lambda checking: found_layers(checking.figures.layers),
         _without_layer_counts,
     ),
-)
+)  # fmt: skip
+
+CHECKS = FLOOR_CHECKS + PART_CHECKS

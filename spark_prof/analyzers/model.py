@@ -5,7 +5,8 @@ All times are microseconds, all shares are fractions of 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from spark_prof.analyzers.breakdown import (
     ComponentRow,
@@ -260,3 +261,48 @@ class Report:
         size = told.screen.batch if told else None
         of_size = (t for t in self.tokens if t.phase == "decode" and t.batch_size == size)
         return next(of_size, next(iter(self.tokens), None))
+
+
+class LazyReport(Report):
+    """A report each of whose topics is computed when it is first read, and then stays.
+
+    A subclass has a cached property for each topic that it computes; any other topic is that of the
+    report beneath. `dataclasses.replace` makes a whole `Report` of it.
+
+    LazyReport(report, roofline=None).kernels is report.kernels
+
+    Args:
+        topics: those that differ from the report's.
+    """
+
+    def __new__(cls, *_: Any, **topics: Any) -> Self:
+        """Makes a plain report where every topic is there: that is what `replace` hands over."""
+        if topics.keys() >= _TOPICS:
+            return Report(**topics)  # type: ignore[return-value]
+        return super().__new__(cls)
+
+    def __init__(self, beneath: Report | None = None, **topics: Any) -> None:
+        vars(self).update(topics, _beneath=beneath)
+
+    def failed(self, check: str) -> tuple[str, ...]:
+        """What fails of the checks whose name begins so, a sentence each."""
+        beneath: Report | None = vars(self)["_beneath"]
+        if beneath is None or "invariants" in vars(self):
+            return super().failed(check)
+        return beneath.failed(check)
+
+
+class _OfBeneath:
+    """A topic that a lazy report takes over."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def __get__(self, report: LazyReport, _: type) -> Any:
+        value = vars(report)[self._topic] = getattr(vars(report)["_beneath"], self._topic)
+        return value
+
+
+_TOPICS = {topic.name for topic in fields(Report)}
+for _topic in _TOPICS:
+    setattr(LazyReport, _topic, _OfBeneath(_topic))

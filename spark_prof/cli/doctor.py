@@ -330,12 +330,12 @@ def gpu_named(name: str | None) -> Gpu | None:
 def _of_source(
     source: str, rank: int | None, log: EngineLog | None
 ) -> tuple[Audit | None, tuple[Finding, ...]]:
-    from spark_prof.analyzers.summary import summarize
+    from spark_prof.analyzers.summary import summary_of
     from spark_prof.datasets.opened import opened
 
     with opened(source) as bundle:
-        report = summarize(bundle, rank, log)
-    return report.audit, report.findings
+        report = summary_of(bundle, rank, log).report
+        return report.audit, report.findings
 
 
 def _of_log(log: EngineLog, gpu: Gpu | None, verify: Command) -> tuple[Audit, tuple[Finding, ...]]:

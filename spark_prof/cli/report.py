@@ -108,7 +108,7 @@ def report(
             result = read_result(named.file)
             put(render_ab(result, drawn_as, whole=all_sections, source=str(named.file)), out)
         return
-    from spark_prof.analyzers.summary import summarize
+    from spark_prof.analyzers.summary import summary_of
     from spark_prof.dashboards.render import render_report
     from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.traces.benchmarks.read import read_benchmark
@@ -130,11 +130,13 @@ def report(
                 put(report_layer(bundle, rank, layer, drawn_as, batch), out)
                 return
             ceilings = ceilings_for(bundle, rank, measured)
-            report = summarize(bundle, rank, measured=ceilings, results=results, batch=batch)
-    if card:
-        draw_card(report, card)
-        return
-    put(render_report(report, drawn_as, whole=all_sections), out)
+            report = summary_of(bundle, rank, None, ceilings, results, batch).report
+            if card:
+                draw_card(report, card)
+                return
+            # What is drawn is read from the bundle when it is drawn.
+            drawn = render_report(report, drawn_as, whole=all_sections)
+    put(drawn, out)
 
 
 def check_picture(out: Path) -> None:

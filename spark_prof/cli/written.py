@@ -69,7 +69,7 @@ def print_json_answer(
     then = report_command(path) if then is None else then
     record = Written(command, str(path), kind, then, tuple(notes), exit_code=exit_code)
     if bundle is not None:
-        from spark_prof.analyzers.summary import summarize
+        from spark_prof.analyzers.summary import summary_of
 
         steps, kernels = (
             sum(n for name, n in bundle.meta.tables.items() if name.startswith(table))
@@ -77,7 +77,7 @@ def print_json_answer(
         )
         record = replace(
             record, state=bundle.meta.state, ranks=tuple(bundle.ranks), steps=steps,
-            kernels=kernels, coverage=summarize(bundle).coverage if kernels else None,
+            kernels=kernels, coverage=summary_of(bundle).report.coverage if kernels else None,
         )  # fmt: skip
     say_json(record)
     return True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.charts import Plot
 from spark_prof.dashboards.report_verdict import verdict_of
-from spark_prof.dashboards.section import Document, document, listed
+from spark_prof.dashboards.section import Document, Section, document, group_of, listed
 from spark_prof.dashboards.sections import (
     audit_section,
     client_section,
@@ -38,68 +38,87 @@ FIGURES: Mapping[str, Callable[[Report], Plot]] = {
 """By the section of the report in which each stands."""
 
 
-def outline(report: Report, *, layer_columns: int | None = None) -> Document:
+def outline(
+    report: Report, *, layer_columns: int | None = None, only: Collection[str] = ()
+) -> Document:
     """Turns a report into the document that every renderer draws.
 
     Sections without rows and columns without figures are left out.
 
+    outline(report, only=("kernels",)).sections[0].id == "kernels"
+
     Args:
         layer_columns: how many components get a column of their own in the table of the layers;
             None gives one to each.
+        only: the sections that will be shown: no other topic of the report is computed, unless one
+            of them is not there. None for all.
     """
-    # A source of sums has nothing but components.
-    parts_of_a_token = (waterfall_section.waterfall(report),) if report.tokens else ()
-    components = token_section.ledger if report.tokens else time_section.components
-    sections = (
-        listed("verdict", "", (waterfall_section.speed_and_distance(report),)),
-        *parts_of_a_token,
-        *changes(report.findings),
-        roofline_section.kernels(report),
-        run_section.recording(report),
-        run_section.answers(report),
-        time_section.steps(report),
-        token_time_section.by_batch(report, most=16),
-        components(report),
-        token_section.batch_sizes(report),
-        *speculation_section.sections(report),
-        layer_section.layers(report, layer_columns),
-        time_section.accounting(report),
-        time_section.overhead(report),
-        request_section.requests(report),
-        client_section.agreement(report),
-        client_section.runs(report.clients),
-        replica_section.replicas(report),
-        rank_section.ranks(report),
-        rank_section.collectives(report),
-        rank_section.slow_steps(report),
-        rank_section.clocks(report),
-        kernel_section.coverage(report),
-        kernel_section.kernels(report),
-        kernel_section.machine_code(report),
-        kernel_section.copies(report),
-        roofline_section.floors(report),
-        roofline_section.streamed(report),
-        counter_section.shapes(report),
-        counter_section.kernels(report),
-        counter_section.weights(report),
-        conversion_section.attributed(report),
-        conversion_section.uncounted(report),
-        kernel_section.modules(report),
-        audit_section.layers(report.audit),
-        *issue_section.known_issues(report.audit),
-        run_section.notes(report),
-    )
-    title, headline = run_section.title(report), run_section.headline(report)
+    parts, title = _sections_by_word(report, layer_columns), run_section.title(report)
+    sections = [section for name in parts if name in only for section in parts[name]()]
+    if only and {group_of(section) for section in sections if section.rows} >= set(only):
+        return document(title, (), sections)
+    sections = [section for sections_of in parts.values() for section in sections_of()]
     caveats, verdict = run_section.caveats(report), verdict_of(report)
-    return document(title, headline, sections, caveats, verdict)
+    return document(title, run_section.headline(report), sections, caveats, verdict)
 
 
-def figures(report: Report) -> dict[str, Plot]:
+def _sections_by_word(
+    report: Report, layer_columns: int | None
+) -> dict[str, Callable[[], Iterable[Section]]]:
+    """What draws the sections, in their order, by the word with which one asks for them."""
+    return {
+        "verdict": lambda: [listed("verdict", "", (waterfall_section.speed_and_distance(report),))],
+        # A source of sums has nothing but components.
+        "waterfall": lambda: [waterfall_section.waterfall(report)] if report.tokens else [],
+        "findings": lambda: changes(report.findings),
+        "roofline": lambda: [roofline_section.kernels(report)],
+        "recording": lambda: [run_section.recording(report)],
+        "answers": lambda: [run_section.answers(report)],
+        "steps": lambda: [time_section.steps(report)],
+        "batches": lambda: [token_time_section.by_batch(report, most=16)],
+        "components": lambda: [
+            (token_section.ledger if report.tokens else time_section.components)(report)
+        ],
+        "batch_sizes": lambda: [token_section.batch_sizes(report)],
+        "speculation": lambda: speculation_section.sections(report),
+        "layers": lambda: [layer_section.layers(report, layer_columns)],
+        "books": lambda: [time_section.accounting(report)],
+        "overhead": lambda: [time_section.overhead(report)],
+        "requests": lambda: [request_section.requests(report)],
+        "clients": lambda: [client_section.agreement(report)],
+        "client_runs": lambda: [client_section.runs(report.clients)],
+        "replicas": lambda: [replica_section.replicas(report)],
+        "ranks": lambda: [rank_section.ranks(report)],
+        "collectives": lambda: [rank_section.collectives(report)],
+        "slow_steps": lambda: [rank_section.slow_steps(report)],
+        "clocks": lambda: [rank_section.clocks(report)],
+        "coverage": lambda: [kernel_section.coverage(report)],
+        "kernels": lambda: [kernel_section.kernels(report)],
+        "machine": lambda: [kernel_section.machine_code(report)],
+        "copies": lambda: [kernel_section.copies(report)],
+        "floors": lambda: [roofline_section.floors(report)],
+        "streamed_weights": lambda: [roofline_section.streamed(report)],
+        "shapes": lambda: [counter_section.shapes(report)],
+        "counters": lambda: [counter_section.kernels(report)],
+        "counter_weights": lambda: [counter_section.weights(report)],
+        "conversions": lambda: [conversion_section.attributed(report)],
+        "other_conversions": lambda: [conversion_section.uncounted(report)],
+        "modules": lambda: [kernel_section.modules(report)],
+        "audit": lambda: [audit_section.layers(report.audit)],
+        "known": lambda: issue_section.known_issues(report.audit),
+        "notes": lambda: [run_section.notes(report)],
+    }
+
+
+def figures(report: Report, only: Collection[str] = ()) -> dict[str, Plot]:
     """The figures of a report by name, in the order in which it is read.
 
     A figure without anything to show is left out.
+
+    Args:
+        only: the sections that will be shown; none for all.
     """
-    sections = (section.id for section in outline(report).sections)
+    sections = (section.id for section in outline(report, only=only).sections)
     return _Figures((name, FIGURES[name](report)) for name in sections if name in FIGURES)
 
 

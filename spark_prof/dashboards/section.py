@@ -177,6 +177,11 @@ def document(
     return Document(title, tuple(headline), filled_sections, tuple(caveats), verdict)
 
 
+def group_of(section: Section) -> str:
+    """The word with which one asks for a section: `findings` for the section findings-2."""
+    return section.id.partition("-")[0]
+
+
 def without_empty_columns(section: Section) -> Section:
     """Leaves out every column in which no row says anything."""
     columns = range(len(section.columns))

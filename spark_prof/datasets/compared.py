@@ -10,6 +10,7 @@ from typing import Any
 from spark_prof.analyzers.comparing.comparison import ComparedRecording
 from spark_prof.analyzers.summary import summary_of
 from spark_prof.analyzers.views.kernel_columns import columns_of
+from spark_prof.analyzers.views.waterfall import whole
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
@@ -30,14 +31,14 @@ def read_side(source: str | Source, rank: int | None = None) -> ComparedRecordin
     with opened(source) as bundle:
         rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
         summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
-        facts = bundle.facts(rank or 0)
+        facts, report = bundle.facts(rank or 0), whole(summary.report)
     kernels = summary.kernels
-    if summary.report.steps.left_out:
+    if report.steps.left_out:
         # Those of steps whose clock was wrong may lie within other steps.
         kernels = kernels[kernels["step"].isin(summary.steps["step"]) | (kernels["step"] < 0)]
     return ComparedRecording(
         source=source if isinstance(source, str) else source.name,
-        report=summary.report,
+        report=report,
         kernels=columns_of(kernels, summary.steps["step"].to_numpy()),
         steps=summary.steps.reset_index(drop=True),
         facts=facts,

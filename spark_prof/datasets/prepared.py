@@ -19,6 +19,8 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.analyzers.summary import Summary, summary_of
 from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColumns, columns_of
+from spark_prof.analyzers.views.waterfall import whole
+from spark_prof.arrays import Int64s
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
@@ -35,9 +37,9 @@ _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "en
 class Columns:
     """Makes the columns of every kernel when they are first asked for."""
 
-    def __init__(self, bundle: Bundle, rank: int, summary: Summary) -> None:
+    def __init__(self, bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: Int64s) -> None:
         self._lock = threading.Lock()
-        self._source: tuple[Bundle, int, Summary] | None = bundle, rank, summary
+        self._source: tuple[Bundle, int, pd.DataFrame, Int64s] | None = bundle, rank, kernels, steps
         self._made: KernelColumns | None = None
 
     @property
@@ -49,11 +51,10 @@ class Columns:
         """The columns; whoever asks meanwhile waits."""
         with self._lock:
             if self._source:
-                bundle, rank, summary = self._source
+                bundle, rank, kernels, steps = self._source
                 times = ("start_ns", "end_ns")
                 shapes = with_own_starts(kernels_in_order(bundle, rank, [*times, *LAUNCH_COLUMNS]))
-                steps = summary.steps.index.to_numpy()
-                self._made = columns_of(summary.kernels, steps, shapes)
+                self._made = columns_of(kernels, steps, shapes)
                 self._source = None  # the rows are more than twice as large
             assert self._made is not None
             return self._made
@@ -119,10 +120,10 @@ def _opened(source: str) -> Iterator[tuple[Bundle, bool]]:
 def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prepared:
     summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
     shown = bundle.ranks[0] if rank is None else rank
-    report = summary.report
+    report = whole(summary.report)  # a trace is only there for now
     if live:
         report = replace(report, run=replace(report.run, source=source))
-    columns = Columns(bundle, shown, summary)
+    columns = Columns(bundle, shown, summary.kernels, summary.steps.index.to_numpy())
     if live or not is_bundle(Path(source)):
         columns()  # the bundle of a trace is only there for now
     return Prepared(

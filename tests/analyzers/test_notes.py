@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.analyzers.breakdown import Coverage
+from spark_prof.analyzers.report_notes import notes_of
 from spark_prof.analyzers.step_accounting import Books, Steps
-from spark_prof.analyzers.summary import notes_of
 from tests.analyzers.graphs import Captured, graph_launch
 from tests.rows import each_row
 from tests.support import MODEL, Piece, Recorded, call, eager_decode, kineto, step

@@ -23,6 +23,7 @@ from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import Report
 from spark_prof.cli.app import app
 from spark_prof.kernels.registry import KERNELS
+from spark_prof.rules.thresholds import THRESHOLDS
 from spark_prof.traces.tables import STATISTICS, TABLES, Column
 from tests.command_line import ran
 from tests.docs.schemas import write_all
@@ -88,6 +89,17 @@ def with_rules(page: str) -> str:
     """docs/findings.md with the rules of today between its two markers."""
     rows = "\n".join(f"- `{rule.id}`: {rule.looks_for}" for rule in RULES)
     return _between(page, "rules", f"{rows}\n")
+
+
+def with_thresholds(page: str) -> str:
+    """docs/findings.md with the thresholds of today between its two markers."""
+    rows = "\n".join(
+        f"- `{row.name}`, {row.value:,g} {row.unit}: {row.why}"
+        + (f" ({row.source})" if row.source else "")
+        + f"; {', '.join(row.findings) or 'all findings'}"
+        for row in THRESHOLDS
+    )
+    return _between(page, "thresholds", f"{rows}\n")
 
 
 def with_source(report: Report, source: str) -> Report:
@@ -248,7 +260,7 @@ def _readme_figures(text: str) -> str:
 GENERATED: dict[Path, tuple[Callable[[str], str], ...]] = {
     DOCS / "bundle.md": (with_schemas,),
     DOCS / "commands.md": (commands_page,),
-    DOCS / "findings.md": (with_rules,),
+    DOCS / "findings.md": (with_rules, with_thresholds),
     DOCS / "kernels.md": (with_kernels, _with_figures),
     DOCS / "tutorial-kernel.md": (with_outputs,),
     DOCS / "tutorial-nvfp4.md": (with_outputs,),

@@ -17,9 +17,10 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import GAPS
 from spark_prof.analyzers.views.waterfall import SMALL_US
+from spark_prof.rules import thresholds
 
-_SAME = 0.02  # by how much two statistics of one time may differ: such a cut goes without saying
-_NOTHING = 0.01  # of a claim: where less is left, it is the time of other findings
+_SAME = thresholds.SAME_STATISTIC.value
+_NOTHING = thresholds.NOTHING_LEFT.value
 
 Cell = tuple[str, str]
 """A component and a kind of its kernels (small, conversion or neither); no kernels overlap."""

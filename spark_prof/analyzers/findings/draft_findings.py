@@ -15,15 +15,16 @@ from spark_prof.analyzers.findings.rule import (
 )
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.speculation.speculation_rows import DraftCost, Speculation
+from spark_prof.rules import thresholds
 from spark_prof.rules.components import LM_HEAD
 
-_ENOUGH = 16  # verifications below which nothing is said
-_MATTERS = 0.02  # of a token's time
-_HARDLY = 0.2  # accepted drafts of a verification below which hardly any is
-_SELDOM = 0.05  # share of the drafts at a place that is accepted
-_NEARLY_ALWAYS = 0.8
-_MOST_DRAFTS = 7  # that are advised
-_MUCH_OUTSIDE = 0.1  # of the steps with drafts
+_ENOUGH = thresholds.VERIFICATIONS.value
+_MATTERS = thresholds.DRAFT_SHARE.value
+_HARDLY = thresholds.HARDLY_ACCEPTED.value
+_SELDOM = thresholds.SELDOM_ACCEPTED.value
+_NEARLY_ALWAYS = thresholds.NEARLY_ALWAYS_ACCEPTED.value
+_MOST_DRAFTS = thresholds.MOST_DRAFTS.value
+_MUCH_OUTSIDE = thresholds.OUTSIDE_GRAPHS.value
 _WIDE = ("bfloat16", "float16")
 _ONE_BY_ONE = ("mtp", "eagle", "eagle3", "draft_model")
 """Methods whose drafter runs once for each draft; others make all at once."""

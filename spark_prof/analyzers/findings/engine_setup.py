@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, LogRow
 from spark_prof.analyzers.findings.rule import Observation, Rule, rule
+from spark_prof.rules import thresholds
 
-_PADDED = 1.5
-"""A step that is padded to that many times its tokens could use a graph of its own size."""
+_PADDED = thresholds.PADDED_TIMES.value
 
 _CACHING = "--enable-prefix-caching"
 _BLOCKWISE = "--linear-backend cutlass"
-_FEW = 0.01  # share of the decode steps below which a size does not matter
+_FEW = thresholds.PADDED_STEPS.value
 
 
 @rule("eager-mode", "timeline", "CUDA graphs are off by configuration", ("launch_gaps", "host"))

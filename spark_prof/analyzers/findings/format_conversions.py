@@ -20,11 +20,12 @@ from spark_prof.analyzers.findings.rule import (
 )
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.analyzers.swapped_run import weights_unknown
+from spark_prof.rules import thresholds
 from spark_prof.rules.components import DRAFTER, part_of
 from spark_prof.rules.gpus import find_gpu
 
 _KV = ("attention", "kv_write")
-_MUCH_REPEATED = 0.005
+_MUCH_REPEATED = thresholds.REPEATED_SHARE.value
 _PASSES = ("fuse_norm_quant", "fuse_act_quant")
 _PASSES_RENAMED = (0, 13)
 """In this vLLM enable_fusion became fuse_norm_quant and fuse_act_quant (pull request 29646)."""
@@ -177,9 +178,9 @@ def _repeated(report: Report) -> Iterator[Observation]:
 
 _WIDE = frozenset({"bfloat16", "float16"})
 _LINEAR = frozenset({"qkv", "o_proj", "experts", "shared_experts", "mlp", "ssm"})
-_MOSTLY = 0.5
-_MATTERS = 0.01
-_MUCH_CAST = 0.005
+_MOSTLY = thresholds.QUANTIZED_SHARE.value
+_MATTERS = thresholds.HEAD_SHARE.value
+_MUCH_CAST = thresholds.HEAD_CAST_SHARE.value
 FP8_OF_16_BITS, _NVFP4_OF_16_BITS = (BYTES[form] / BYTES["bf16"] for form in ("fp8", "nvfp4"))
 
 

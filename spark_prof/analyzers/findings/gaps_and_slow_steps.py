@@ -25,14 +25,15 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.analyzers.views.waterfall import SMALL_US, waterfall_of
+from spark_prof.rules import thresholds
 
-_MUCH_GAP = 0.05
-_FEWEST_STEPS = 8
-_FEW_STEPS = 16
-_MOSTLY_IDLE = 0.5
-_MUCH_UNEVEN = 0.05
-_SLOW = 2.0
-_MUCH_MIXED = 0.05
+_MUCH_GAP = thresholds.GAP_SHARE.value
+_FEWEST_STEPS = thresholds.GAP_STEPS.value
+_FEW_STEPS = thresholds.SLOW_STEPS.value
+_MOSTLY_IDLE = thresholds.IDLE_SHARE.value
+_MUCH_UNEVEN = thresholds.UNEVEN_SHARE.value
+_SLOW = thresholds.SLOW_TIMES.value
+_MUCH_MIXED = thresholds.MIXED_SHARE.value
 
 
 def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float] | None:
@@ -209,10 +210,10 @@ def _preemptions(report: Report) -> Iterator[Observation]:
     )  # fmt: skip
 
 
-_MANY_SMALL = 50
-_MUCH_SMALL = 0.1
-_MUCH_COPIED = 0.03
-_MUCH_SAMPLED = 0.03
+_MANY_SMALL = thresholds.SMALL_KERNELS.value
+_MUCH_SMALL = thresholds.SMALL_SHARE.value
+_MUCH_COPIED = thresholds.COPY_SHARE.value
+_MUCH_SAMPLED = thresholds.SAMPLER_SHARE.value
 _NAMED = 3
 
 _FUSIONS_SINCE = (0, 24)

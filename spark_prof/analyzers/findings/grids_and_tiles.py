@@ -18,20 +18,19 @@ from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.swapped_run import runs_already
+from spark_prof.rules import thresholds
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.rules.number_formats import BITS
 
-_MUCH = 0.02
-_LEAST_US = 5.0
-_IDLE = 0.1
-_HOLLOW_TAIL = 0.8
-_MUCH_WASTE = 0.5
-_NEAR_THE_RIDGE = 0.5
-_SLOW_READER = 0.5
-_FEW_WARPS = 0.25
-_DEEP_PIPELINE = 64 << 10
-"""Bytes of shared memory a multiprocessor that can hold what was fetched ahead: warps then matter
-less."""
+_MUCH = thresholds.STAKE_SHARE.value
+_LEAST_US = thresholds.PRODUCT_TIME.value
+_IDLE = thresholds.IDLE_BLOCKS.value
+_HOLLOW_TAIL = thresholds.TAIL_PLACES.value
+_MUCH_WASTE = thresholds.EMPTY_ROWS.value
+_NEAR_THE_RIDGE = thresholds.RIDGE_SHARE.value
+_SLOW_READER = thresholds.SLOW_READ.value
+_FEW_WARPS = thresholds.FEW_WARPS.value
+_DEEP_PIPELINE = thresholds.DEEP_PIPELINE.value
 _NAMED = 3
 
 

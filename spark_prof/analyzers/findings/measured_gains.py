@@ -10,14 +10,14 @@ from spark_prof.analyzers.findings.other_backends import kernel_families
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, known_runs
+from spark_prof.rules import thresholds
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.rules.environment import UNKNOWN, version_of
 from spark_prof.rules.tune_candidates import MOST_TOKENS, SWAPS
 
 _SLOTS = {part: swap.slot for swap in SWAPS for part in swap.components} | {"router": "moe"}
 """The slot of `spark-prof ab` that holds the kernels of a component."""
-_SAME_BYTES = 0.02
-"""How far two weights of one shape may be apart in bytes: padding and factors are among them."""
+_SAME_BYTES = thresholds.SAME_BYTES.value
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.swapped_run import runs_already, weights_unknown
+from spark_prof.rules import thresholds
 
-_FAR = 2.0
-_MATTERS = 0.02  # share of a decode step below which no kernel is worth a finding
+_FAR = thresholds.FAR_TIMES.value
+_MATTERS = thresholds.KERNEL_SHARE.value
 
 _MOST = 5
-_WIDE_SHARE = 0.25
-_REREAD = 1.2
+_WIDE_SHARE = thresholds.WIDE_SHARE.value
+_REREAD = thresholds.REREAD_TIMES.value
 
 _NARROWED = ("qkv", "o_proj", "lm_head", "mlp", "shared_experts", "experts", "ssm")
 _FP8_SAVES, _MXFP4_SAVES = (1 - BYTES[form] / BYTES["bf16"] for form in ("fp8", "mxfp4"))

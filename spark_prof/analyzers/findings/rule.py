@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from spark_prof.analyzers.finding import Finding, NamedKernel
 from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.rules import thresholds
 from spark_prof.rules.environment import version_of
 
 Subject = TypeVar("Subject")
@@ -19,12 +20,8 @@ def ms_per_token(report: Report, decode_us: float) -> float | None:
     return None if us is None else us / 1e3
 
 
-BETWEEN_KERNELS_US = 1.0
-"""What the GPU may need from one kernel of a CUDA graph to the next, in us, and no host can help.
-
-Measured on an H100: 0.4 to 0.5 us in the median, 0.7 to 1.1 us in the 99th percentile, in the
-recordings h100-qwen3-30b-a3b-nvfp4-graphs and h100-gpt-oss-20b-mxfp4-graphs of tests/data.
-"""
+BETWEEN_KERNELS_US = thresholds.BETWEEN_KERNELS.value
+"""What the GPU may need from one kernel of a CUDA graph to the next, and no host can help."""
 
 
 def decode_step_us(report: Report) -> float:
@@ -77,8 +74,7 @@ def is_at_least(report: Report, major: int, minor: int) -> bool:
     return version_of(report.run.vllm) >= (major, minor)
 
 
-_QK_NORM_WIDTH = 256
-"""Norms of q and k are as wide as a head, those of layers several times as wide."""
+_QK_NORM_WIDTH = thresholds.QK_NORM_WIDTH.value
 
 
 def has_qk_norm(modules: Iterable[ModuleRow]) -> bool:

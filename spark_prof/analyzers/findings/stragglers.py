@@ -13,10 +13,11 @@ from spark_prof.analyzers.findings.rule import (
     runs_graphs,
 )
 from spark_prof.analyzers.model import Report
+from spark_prof.rules import thresholds
 
-_MUCH_HELD_UP = 0.02
-_MUCH_REDUCED = 0.05
-_SMALL_MESSAGE_US = 100.0
+_MUCH_HELD_UP = thresholds.LATE_SHARE.value
+_MUCH_REDUCED = thresholds.REDUCE_SHARE.value
+_SMALL_MESSAGE_US = thresholds.SMALL_MESSAGE.value
 _WAITS = ("collective", "launch_gaps", "host")
 """What a late rank costs: the others time in collectives, itself time in which nothing runs."""
 
@@ -114,7 +115,7 @@ def _nccl_all_reduce(report: Report) -> Iterator[Observation]:
     )  # fmt: skip
 
 
-_HELD_DOWN = 0.9
+_HELD_DOWN = thresholds.CLOCK_SHARE.value
 
 _FIXES = {
     "power cap": "raise the power limit (nvidia-smi -pl) where the board allows it",

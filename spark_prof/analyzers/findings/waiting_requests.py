@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from spark_prof.analyzers.findings.rule import Observation, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.requests.request_rows import Served
+from spark_prof.rules import thresholds
 
-_FEWEST = 8  # requests: fewer say little about a queue
-_MUCH = 0.5  # of the median time to the first token
-_OFTEN = 0.25  # of the batches
-_FULL = 0.9  # of the KV cache
+_FEWEST = thresholds.QUEUE_REQUESTS.value
+_MUCH = thresholds.QUEUE_SHARE.value
+_OFTEN = thresholds.BOUND_BATCHES.value
+_FULL = thresholds.KV_FULL.value
 
 
 @rule("requests-queue", "steps",

@@ -57,6 +57,8 @@ def memory_us(streamed: float, ceilings: Ceilings) -> float:
 def without_floors(roofline: Roofline, kernels: Collection[tuple[object, ...]]) -> Roofline:
     """The roofline without the floors of some kernels; one above its measured time is that time.
 
+    What is cut off stays as `over_us` of the phase.
+
     Args:
         kernels: phase, component, role and name of those whose floor cannot hold.
     """
@@ -75,9 +77,11 @@ def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofl
     kept = []
     for phase in roofline.phases:
         if phase.phase in phases:
-            phase = replace(phase, floor_us=None, needed_bytes=0.0, streamed_bytes=0.0, unplaced=())
-        elif phase.step_us and (phase.floor_us or 0.0) > phase.step_us:
-            phase = replace(phase, floor_us=phase.step_us)
+            phase = replace(phase, floor_us=None, needed_bytes=0.0, streamed_bytes=0.0, unplaced=(),
+                            over_us=0.0)  # fmt: skip
+        elif phase.step_us and phase.floor_us and phase.floor_us > phase.step_us:
+            over_us = phase.over_us + phase.floor_us - phase.step_us
+            phase = replace(phase, floor_us=phase.step_us, over_us=over_us)
         kept.append(phase)
     weights = () if "decode" in phases else roofline.weights
     return replace(roofline, phases=tuple(kept), weights=weights)
@@ -94,9 +98,14 @@ def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> Roof
     ]  # fmt: skip
     if rows == list(phase.rows):
         return phase
+    over_us = sum(
+        (row.floor_us - row.us) * row.calls
+        for row in phase.rows
+        if row.floor_us and row.floor_us > row.us and (phase.phase, *row.place) not in kernels
+    )
     own: dict[str, Any] = totals(phase.rows, (), 0.0)
     sizes: dict[str, Any] = totals(rows, phase.unplaced, phase.needed_bytes - own["needed_bytes"])
-    return replace(phase, rows=tuple(rows), **sizes)
+    return replace(phase, rows=tuple(rows), over_us=over_us, **sizes)
 
 
 def ceilings_of(

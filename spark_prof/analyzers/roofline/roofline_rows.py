@@ -130,6 +130,9 @@ class RooflinePhase:
     rows: tuple[RooflineRow, ...]
     unplaced: tuple[UnplacedFloor, ...] = ()  # in the sum of the lower bounds, but in no row
     notes: tuple[str, ...] = ()  # what could not be said about these steps, and why
+    # What was cut off the lower bound: by how much kernels, or the whole step, were faster than
+    # their bytes at the measured bandwidth, as the level-2 cache had some of them.
+    over_us: float = 0.0
 
     @property
     def known_us(self) -> float:

@@ -12,9 +12,8 @@ taken off again in a part of its own, the rest, which is no time and may be nega
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
@@ -85,21 +84,27 @@ def waterfall_of(report: Report) -> Waterfall:
 
     It is worked out once a report, which keeps it as one keeps a cached property.
     """
-    known: Waterfall | None = vars(report).get(_KEPT)
-    if known is None:
-        known = vars(report)[_KEPT] = _drawn(report)
-    return known
+    # Where it is computed only now it is checked, by the waterfall.
+    phases = report.roofline.phases if report.roofline else ()
+    waterfall: Waterfall | None = vars(report).get(_KEPT)
+    return waterfall or keep(report, _drawn(report, phases))
 
 
-def beside_waterfall(report: Report, **changes: Any) -> Report:
-    """The report with changes that its waterfall does not stand on."""
-    known = waterfall_of(report)
-    changed = replace(report, **changes)
-    vars(changed)[_KEPT] = known
-    return changed
+def keep(report: Report, waterfall: Waterfall) -> Waterfall:
+    """Has a report keep its waterfall, which was drawn of the same figures."""
+    vars(report)[_KEPT] = waterfall
+    return waterfall
 
 
-def _drawn(report: Report) -> Waterfall:
+def whole(report: Report) -> Report:
+    """The report with every topic and its waterfall computed: it needs its bundle no more."""
+    waterfall = waterfall_of(report)
+    computed = replace(report)
+    keep(computed, waterfall)
+    return computed
+
+
+def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
     if not report.tokens:
         converting = {row.name for row in report.conversions.items}
         kernels = [
@@ -113,7 +118,6 @@ def _drawn(report: Report) -> Waterfall:
         why = "The source has sums of kernels, without steps or times."
         return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
     ledger = report.drawn_ledger or report.tokens[0]
-    phases = report.roofline.phases if report.roofline else ()
     phase = next((found for found in phases if found.phase == ledger.phase), None)
     kernels = _of_step(report, ledger, phase)
     running_us = ledger.step_us - ledger.idle_us - ledger.us(_COPIES)
@@ -227,11 +231,7 @@ def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel
     unknown = [k for k in kernels if k.floor_us is None and k.kind != "conversion"]
     for k in unknown:
         times[k.component] += k.us
-    shares = {
-        f.component: min(f.us / times[f.component], 1.0)
-        for f in phase.unplaced
-        if times[f.component]
-    }
+    shares = {f.component: f.us / times[f.component] for f in phase.unplaced if times[f.component]}
     return [
         replace(k, floor_us=shares[k.component] * k.us)
         if k.floor_us is None and k.kind != "conversion" and k.component in shares

@@ -62,11 +62,11 @@ def render_report(report: Report, layout: Layout, *, whole: bool = False) -> str
 
     def document() -> Document:
         if layout.kind == "html" or whole or layout.bounds.sections:
-            return outline.outline(report, layer_columns=columns)
+            return outline.outline(report, layer_columns=columns, only=layout.bounds.sections)
         return short_report(report)
 
     record = partial(json_report.record_of, report)
-    figures = partial(outline.figures, report)
+    figures = partial(outline.figures, report, layout.bounds.sections)
     return draw(document, record, layout, figures)
 
 

@@ -8,7 +8,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from spark_prof.dashboards.section import WHOLE, Bounds, Cell, Column, Document, Section
+from spark_prof.dashboards.section import (
+    WHOLE,
+    Bounds,
+    Cell,
+    Column,
+    Document,
+    Section,
+    group_of,
+)
 from spark_prof.dashboards.units import count, shorten
 from spark_prof.errors import CommandError
 
@@ -40,7 +48,7 @@ def bounded(document: Document, bounds: Bounds) -> Document:
         CommandError: there is no such section.
     """
     if bounds.sections:
-        groups = [section.id.partition("-")[0] for section in document.sections]
+        groups = [group_of(section) for section in document.sections]
         _check_sections(bounds.sections, dict.fromkeys(groups))
         pairs = zip(groups, document.sections, strict=True)
         sections = tuple(section for group, section in pairs if group in bounds.sections)

@@ -32,6 +32,10 @@ from spark_prof.dashboards.units import (
 from spark_prof.rules.gpus import Figure
 
 _TITLE = "Lower bound of a step (roofline)"
+_CUT = (
+    "Cut off it: by how much kernels, or the whole step, were faster than their bytes at that "
+    "bandwidth, as the cache had some of them; a lower bound ends at what was measured."
+)
 _MOST_ROWS = 24
 _LONGEST_ROLE = 36
 _ROUNDING = 1e-6
@@ -56,6 +60,7 @@ def floors(report: Report) -> Section:
         cells.DecimalBytes("Streams", lambda phase: phase.streamed_bytes or None),
         cells.Written("Operations", lambda phase: operations(phase.operations, "op")),
         cells.Time("Bound", "floor_us"),
+        cells.Time("Cut off it", lambda phase: phase.over_us or None, optional=True),
         cells.Time("Kernels", "kernels_us"),
         cells.Time("Median step", "step_us"),
         cells.Share("Of it", "of_floor"),
@@ -71,6 +76,7 @@ def floors(report: Report) -> Section:
             "The lower bound is what a step needs at least: for each kernel its bytes at the "
             "measured read bandwidth, or its arithmetic at the peak, whichever takes longer. "
             "Proven for: share of the kernel time of which is proven which weights a kernel reads.",
+            *([_CUT] if any(phase.over_us for phase in phases) else ()),
             *_ceiling_lines(roofline.ceilings),
             *roofline.notes,
             *(note for phase in phases for note in phase.notes),

@@ -182,7 +182,9 @@ def test_sums_without_steps_are_taken_apart_as_a_whole() -> None:
 def test_a_report_draws_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Report] = []
     work_out = waterfall._drawn
-    monkeypatch.setattr(waterfall, "_drawn", lambda r: drawn.append(r) or work_out(r))
+    monkeypatch.setattr(
+        waterfall, "_drawn", lambda r, *phases: drawn.append(r) or work_out(r, *phases)
+    )
     with opened(str(DATA / "code-h100/dense-awq")) as bundle:
         report = summarize(bundle)
     render_report(report, Layout("text"), whole=True)

@@ -1,0 +1,39 @@
+"""The time of each rank of a parallel run, as rows of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from spark_prof.analyzers.attribution.placement import kernels_in_order
+from spark_prof.analyzers.instants import with_own_starts
+from spark_prof.analyzers.model import RankRow
+from spark_prof.analyzers.recorded_run import NOTHING, steps_by
+from spark_prof.analyzers.step_accounting import step_books
+from spark_prof.analyzers.windows import timed_windows
+from spark_prof.traces.bundle import Bundle, table_file
+
+
+def rank_row(
+    bundle: Bundle, rank: int, steps: pd.DataFrame | None, share: Mapping[str, Any]
+) -> RankRow:
+    """The time of a rank's steps, and what of it was waiting for others.
+
+    Args:
+        steps: its steps with their books, where they are at hand; None reads them.
+        share: of the row's fields, those that collectives tell.
+    """
+    if not bundle.meta.tables[table_file("steps", rank)]:
+        return RankRow(rank, 0, 0.0, 0.0, 0.0)
+    if steps is None:
+        columns = ["start_ns", "end_ns", "stream", "kind", "step"]
+        kernels = with_own_starts(kernels_in_order(bundle, rank, columns))
+        windows = timed_windows(bundle, rank, kernels)
+        if len(windows.left_out):
+            kernels = kernels[~kernels["step"].isin(windows.left_out)]
+        steps = step_books(windows.steps, kernels)
+    step_us, kernels_us, gap_us = map(float, steps[["step_us", "kernels_us", "gap_us"]].sum())
+    count = len(steps) if steps_by(bundle, rank) != NOTHING else 0
+    return RankRow(rank, count, step_us, kernels_us, gap_us, **share)

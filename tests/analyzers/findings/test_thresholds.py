@@ -1,0 +1,151 @@
+"""Every threshold of a finding at both sides of its bound, where a healthy report can have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from spark_prof.analyzers.breakdown import Copies, CopyRow, KernelRow
+from spark_prof.analyzers.findings.ranking import RULES
+from spark_prof.analyzers.model import ClockRow, Collectives, Lateness, Report
+from spark_prof.analyzers.recorded_run import Clocks
+from spark_prof.analyzers.step_accounting import Spread
+from spark_prof.rules import thresholds as t
+from spark_prof.rules.thresholds import THRESHOLDS, Threshold
+from tests.analyzers.findings.reports import (
+    HEALTHY,
+    NORM,
+    STEP_US,
+    STEPS,
+    books,
+    component,
+    executed,
+    found,
+    gaps,
+    kernel,
+    shape,
+    shaped,
+)
+
+Plant = Callable[[float], Report]
+
+
+def with_steps(**changes: object) -> Report:
+    return replace(HEALTHY, steps=replace(HEALTHY.steps, **changes))  # type: ignore[arg-type]
+
+
+def waiting_steps(count: float) -> Report:
+    """So many decode steps, with a large gap in each."""
+    report = replace(HEALTHY, tokens=gaps(0.0, 0.2 * STEP_US))
+    return replace(report, steps=replace(report.steps, decode=round(count)))
+
+
+def idle(share: float) -> Report:
+    """An eager run whose GPU waits for that share of a step."""
+    return executed(replace(HEALTHY, tokens=gaps(0.0, share * STEP_US)), "eager")
+
+
+def small_kernels(count: float, share: float) -> Report:
+    """So many kernels a step that take that share of it, with nothing between them."""
+    row = shape(NORM, "norm", us=share * STEP_US / count, calls=round(count), blocks=1)
+    return replace(shaped(row), tokens=gaps(0.0, 15.0))
+
+
+def copied(share: float) -> Report:
+    items = (CopyRow("Memcpy HtoD", "memcpy", STEPS, share * STEP_US * STEPS, 1 << 20),)
+    return replace(HEALTHY, books=books(share * STEP_US), copies=Copies(items=items))
+
+
+def late(share: float) -> Report:
+    row = Lateness(None, "start", (1,), (0,), 0, 0, 40, share * STEP_US, 1.0, 900.0)
+    return replace(HEALTHY, collectives=Collectives(lateness=(row,)))
+
+
+def reduced(share: float, call_us: float = 10.0) -> Report:
+    us = share * STEP_US * STEPS
+    row: KernelRow = replace(
+        kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "collective", us),
+        calls=max(round(us / call_us), 1),
+    )
+    row = replace(row, us=row.calls * call_us)
+    clock = ClockRow(1, 0, True, 0.0, 0.0, 1.0, 10, "collectives")
+    return replace(HEALTHY, kernels=(row,), collectives=Collectives(clocks=(clock,)))
+
+
+def clocked(ratio: float) -> Report:
+    clocks = Clocks(round(1000 * ratio), 1000, ("power cap",))
+    return replace(HEALTHY, gpu=replace(HEALTHY.gpu, clocks=clocks))
+
+
+PLANTS: dict[str, tuple[str, Plant, Threshold[int] | Threshold[float]]] = {
+    row.name: (finding, plant, row)
+    for finding, plant, row in (
+        ("scheduler-gaps", lambda x: replace(HEALTHY, tokens=gaps(0, x * STEP_US)), t.GAP_SHARE),
+        ("scheduler-gaps", waiting_steps, t.GAP_STEPS),
+        ("idle-gpu", idle, t.IDLE_SHARE),
+        ("slow-steps",
+         lambda x: with_steps(decode=round(x), decode_us=Spread(800.0, 3000.0, 1000.0)),
+         t.SLOW_STEPS),
+        ("slow-steps",
+         lambda x: with_steps(decode_us=Spread(1000.0 * (1 - x), 3000.0, 1000.0)), t.UNEVEN_SHARE),
+        ("slow-steps",
+         lambda x: with_steps(decode_us=Spread(800.0, 800.0 * x, 1000.0)), t.SLOW_TIMES),
+        ("small-kernels", lambda x: small_kernels(x, 0.15), t.SMALL_KERNELS),
+        ("small-kernels", lambda x: small_kernels(60, x), t.SMALL_SHARE),
+        ("copies-in-decode", copied, t.COPY_SHARE),
+        ("sampler-cost",
+         lambda x: replace(HEALTHY, components=(component("sampler", x * STEP_US),)),
+         t.SAMPLER_SHARE),
+        ("grid-smaller-than-gpu", lambda x: shaped(shape(us=x, calls=100, blocks=13, busy=0.1)),
+         t.PRODUCT_TIME),
+        ("grid-smaller-than-gpu", lambda x: shaped(shape(us=50, blocks=120, busy=1 - x)),
+         t.IDLE_BLOCKS),
+        ("grid-smaller-than-gpu",
+         lambda x: shaped(shape(us=x * STEP_US, calls=2, blocks=60, busy=0.5)), t.STAKE_SHARE),
+        ("tail-wave",
+         lambda x: shaped(shape(us=50, blocks=264, waves=1.5, busy=x)), t.TAIL_PLACES),
+        ("straggler-rank", late, t.LATE_SHARE),
+        ("nccl-all-reduce", reduced, t.REDUCE_SHARE),
+        ("nccl-all-reduce", lambda x: reduced(0.2, x), t.SMALL_MESSAGE),
+        ("clocks-held-down", clocked, t.CLOCK_SHARE),
+    )
+}  # fmt: skip
+"""What makes a healthy report have that value, and the finding that asks the threshold."""
+
+ELSEWHERE = {
+    "between-kernels", "mixed-share", "far-times", "kernel-share", "wide-share", "reread-times",
+    "empty-rows", "ridge-share", "slow-read", "few-warps", "deep-pipeline",
+    "verifications", "draft-share", "hardly-accepted", "seldom-accepted",
+    "nearly-always-accepted", "most-drafts", "outside-graphs", "queue-requests", "queue-share",
+    "bound-batches", "kv-full", "repeated-share", "quantized-share", "head-share",
+    "head-cast-share", "padded-times", "padded-steps", "same-statistic", "nothing-left",
+    "same-bytes", "qk-norm-width",
+}  # fmt: skip
+"""Those that need more than one value of a healthy report: the tests beside have some of them."""
+
+
+def test_a_finding_is_there_on_one_side_of_its_threshold_only() -> None:
+    wrong = []
+    for name, (finding, plant, row) in PLANTS.items():
+        step = 1 if isinstance(row.value, int) else 0.02 * row.value
+        values = row.value - step, row.value + step
+        below, above = (bool(found(plant(value), finding)) for value in values)
+        if below == above:
+            wrong.append(f"{name}: {finding} is {'there' if above else 'missing'} on both sides")
+    assert wrong == []
+
+
+def test_every_threshold_is_planted_or_said_not_to_be() -> None:
+    names = [row.name for row in THRESHOLDS]
+    assert len(names) == len(set(names))
+    assert PLANTS.keys() | ELSEWHERE == set(names)
+    assert not PLANTS.keys() & ELSEWHERE
+
+
+def test_thresholds_are_those_of_rules_that_there_are() -> None:
+    rules = {rule.id for rule in RULES}
+    for row in THRESHOLDS:
+        assert set(row.findings) <= rules, row.name
+        assert row.unit
+        assert row.why
+        assert (row.name not in PLANTS) or PLANTS[row.name][0] in row.findings
