@@ -203,10 +203,10 @@ _TILE_WASTE = _shapes(
 
 def _few_warps(_: Report, row: ShapeRow, floor: RooflineRow | None) -> float | None:
     slow = floor and floor.limiter == "memory" and (floor.of_reached or 1.0) < _SLOW_READER
-    held, full = row.occupancy, row.busy is not None and row.busy >= 1 - _IDLE
-    if not floor or not slow or not full or held is None or held.share > _FEW_WARPS:
+    occupancy, full = row.occupancy, row.busy is not None and row.busy >= 1 - _IDLE
+    if not floor or not slow or not full or occupancy is None or occupancy.share > _FEW_WARPS:
         return None
-    return _above(floor) if held.blocks * row.shared_bytes < _DEEP_PIPELINE else None
+    return _above(floor) if occupancy.blocks * row.shared_bytes < _DEEP_PIPELINE else None
 
 
 _LOW_OCCUPANCY = _shapes(

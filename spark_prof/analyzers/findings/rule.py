@@ -53,9 +53,9 @@ def replays_full_graphs(report: Report) -> bool:
     """Whether decode steps replay one CUDA graph each, as set up and as far as was seen."""
     if not report.run.mode.graph_mode.startswith("FULL"):
         return False
-    seen = [row for row in report.graphs if row.kind in ("model", "")]
-    if seen:
-        return max(seen, key=lambda row: row.steps).mode == "FULL"
+    model_graphs = [row for row in report.graphs if row.kind in ("model", "")]
+    if model_graphs:
+        return max(model_graphs, key=lambda row: row.steps).mode == "FULL"
     sizes = report.audit.batches if report.audit else ()
     return all(row.graph is not None for row in sizes)
 
@@ -126,18 +126,18 @@ class Rule(Generic[Subject]):
 
     def find(self, subject: Subject) -> Iterator[Finding]:
         """What it finds; nothing, where there is nothing."""
-        for seen in self.look(subject):
+        for observation in self.look(subject):
             yield Finding(
                 self.id,
-                seen.ms_per_token,
-                seen.text,
-                seen.fix,
-                seen.evidence,
-                seen.components,
-                seen.subject,
-                parts=self.parts or seen.components,
-                tries=seen.tries,
-                kernels=seen.kernels,
+                observation.ms_per_token,
+                observation.text,
+                observation.fix,
+                observation.evidence,
+                observation.components,
+                observation.subject,
+                parts=self.parts or observation.components,
+                tries=observation.tries,
+                kernels=observation.kernels,
             )
 
 
