@@ -69,15 +69,15 @@ def checked(facts: Facts) -> Report:
     """The report with what was checked, and without each figure that fails a check."""
     rows: list[Invariant] = []
     for check in CHECKS:
-        found = check.broken(facts)
-        if not found:
-            rows.append(Invariant(check.id, None if found is None else True, check.holds, ""))
+        broken = check.broken(facts)
+        if not broken:
+            rows.append(Invariant(check.id, None if broken is None else True, check.holds, ""))
         else:
-            rows += [Invariant(check.id, False, b.text, b.where) for b in found[:_MOST]]
-        if found and len(found) > _MOST:
-            text = f"{len(found) - _MOST} more of the same kind: {check.holds[0].lower()}"
-            rows[-1] = Invariant(check.id, False, text + check.holds[1:], found[_MOST].where)
-        report = check.without(facts.report, [b.key for b in found or ()])
+            rows += [Invariant(check.id, False, b.text, b.where) for b in broken[:_MOST]]
+        if broken and len(broken) > _MOST:
+            text = f"{len(broken) - _MOST} more of the same kind: {check.holds[0].lower()}"
+            rows[-1] = Invariant(check.id, False, text + check.holds[1:], broken[_MOST].where)
+        report = check.without(facts.report, [b.key for b in broken or ()])
         facts = replace(facts, report=report)
     if any(row.ok is False for row in rows):
         return replace(facts.report, invariants=tuple(rows))
@@ -115,16 +115,16 @@ def _wholes(facts: Facts) -> Iterator[Whole]:
         yield Whole(f"tokens: {t.phase}", key, t.step_us, terms, times)
     kernels_us = float(facts.layers.sums["ns"].sum()) / 1e3
     layers = [(f"{r.layer}, {r.component}", r.us) for r in report.layers]
-    found = waterfall_of(report)
-    terms = [part.us for part in found.parts]
-    times = [(p.component or p.kind, p.us) for p in found.parts if p.kind not in DIFFERENCES]
-    yield Whole("waterfall", ("floor",), found.us, terms, times)
+    waterfall = waterfall_of(report)
+    terms = [part.us for part in waterfall.parts]
+    times = [(p.component or p.kind, p.us) for p in waterfall.parts if p.kind not in DIFFERENCES]
+    yield Whole("waterfall", ("floor",), waterfall.us, terms, times)
     for where, table, us, rows in (
         ("components", "components", kernels_us, [(r.name, r.us) for r in report.components]),
         ("layers", "layers", kernels_us, layers),
         ("kernels", "kernels", kernels_us, [(short_name(r.name), r.us) for r in report.kernels]),
     ):
-        yield Whole(where, (table,), us, [own for _, own in rows], rows)
+        yield Whole(where, (table,), us, [us_of_row for _, us_of_row in rows], rows)
 
 
 def same(a: float, b: float, terms: int = 1, largest: float = 0.0) -> bool:
@@ -183,7 +183,7 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
     if roofline is None or not any(row.floor_us for p in roofline.phases for row in p.rows):
         return None
     clock, tick = _clock(report), _tick_us(kernels)
-    found = []
+    broken = []
     for phase in roofline.phases:
         for row in phase.rows:
             least = surely_us(row, roofline.ceilings, clock) / row.calls
@@ -195,9 +195,9 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
                 f"{least:,.2f} us that its bytes need at least: it reads other weights than those "
                 "it is taken to read. Its lower bound is not known."
             )
-            found.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
+            broken.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
                                 (phase.phase, *row.place)))  # fmt: skip
-    return found
+    return broken
 
 
 def step_floors(facts: Facts) -> list[Broken] | None:
@@ -221,11 +221,11 @@ def step_floors(facts: Facts) -> list[Broken] | None:
 
 def _clock(report: Report) -> float:
     """Highest clock over the data sheet's; 1 where either is not known."""
-    known = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    sheet = find_gpu(report.gpu.name, report.gpu.compute_capability)
     highest = report.gpu.clocks.highest_mhz if report.gpu.clocks else None
-    if not known or not known.clock_hz or not highest:
+    if not sheet or not sheet.clock_hz or not highest:
         return 1.0
-    return max(highest * 1e6 / known.clock_hz, 1.0)
+    return max(highest * 1e6 / sheet.clock_hz, 1.0)
 
 
 def _tick_us(kernels: pd.DataFrame) -> float:
@@ -291,13 +291,13 @@ def _without_layer_counts(report: Report, keys: Sequence[tuple[object, ...]]) ->
         )
 
     tokens = tuple(replace(t, rows=without(t.rows)) for t in report.tokens)
-    found = report.conversions
-    found = replace(
-        found,
-        charged=tuple(replace(row, layers=0) for row in found.charged),
-        padding=tuple(replace(row, layers=0) for row in found.padding),
+    conversions = report.conversions
+    conversions = replace(
+        conversions,
+        charged=tuple(replace(row, layers=0) for row in conversions.charged),
+        padding=tuple(replace(row, layers=0) for row in conversions.padding),
     )
-    return replace(report, tokens=tokens, conversions=found)
+    return replace(report, tokens=tokens, conversions=conversions)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -58,21 +58,21 @@ def gap_of(a: Side, b: Side, bytes_known: bool = True) -> Gap | None:
     slow, fast = sorted((a, b), key=lambda side: -(side.rate.step_us if side.rate else 0.0))
     assert slow.rate is not None
     assert fast.rate is not None
-    taken = slow.rate.step_us, fast.rate.step_us
-    sides = tuple(zip((slow, fast), taken, strict=True))
+    step_times = slow.rate.step_us, fast.rate.step_us
+    sides = tuple(zip((slow, fast), step_times, strict=True))
     too_fast = tuple(side.name for side, us in sides if us < side.bound_us)
-    gap = Gap(slow.name, fast.name, *taken, (), too_fast, bytes_known=bytes_known)
+    gap = Gap(slow.name, fast.name, *step_times, (), too_fast, bytes_known=bytes_known)
     if too_fast:
         return gap
     rows = [_taken_apart(side, us, bool(slow.us and fast.us), bytes_known) for side, us in sides]
-    between = taken[0] - taken[1]
+    between = step_times[0] - step_times[1]
     parts = tuple(
         GapPart(kind, rows[0][kind], rows[1][kind],
                 (rows[0][kind] - rows[1][kind]) / between if between else None)
         for kind in rows[0]
     )  # fmt: skip
-    by_bytes = taken[1] - fast.bound_us + slow.bound_us if bytes_known else 0.0
-    return Gap(gap.slow, gap.fast, *taken, parts, bytes_us=by_bytes, bytes_known=bytes_known)
+    by_bytes = step_times[1] - fast.bound_us + slow.bound_us if bytes_known else 0.0
+    return Gap(gap.slow, gap.fast, *step_times, parts, bytes_us=by_bytes, bytes_known=bytes_known)
 
 
 def _taken_apart(side: Side, us: float, recorded: bool, bytes_known: bool) -> dict[str, float]:

@@ -208,7 +208,7 @@ def asked(
         ran={
             ((each.shape, each.format), count): ran
             for each in work
-            for count, ran in each.ran.items()
+            for count, ran in each.recordings.items()
         },
     )
     if not request.pieces():

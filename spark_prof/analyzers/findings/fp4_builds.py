@@ -95,8 +95,8 @@ def _emulated_fp8(report: Report) -> Iterator[Observation]:
         return
     yield Observation(None,
         f"{_kernels(emulated)} of {_share(report, emulated)} of the time multiply FP8 by unpacking "
-        f"it to FP16 first: {_list([row.name for row in emulated])}. A warp's FP8 product (mma.sync) "
-        "is not in this GPU's instruction set.",
+        f"it to FP16 first: {_list([row.name for row in emulated])}. A warp's FP8 product "
+        "(mma.sync) is not in this GPU's instruction set.",
         "Take a backend with the warp group's FP8 product (CUTLASS or DeepGEMM), and leave "
         "VLLM_MARLIN_INPUT_DTYPE=fp8 unset.",
         tuple(f"{short_name(row.name)}: {row.basis}" for row in emulated[:_NAMED]),
