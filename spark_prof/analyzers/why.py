@@ -71,15 +71,15 @@ _FORMATS = (("FP8", "fp8"), ("INT4 (AWQ)", "int4"), ("NVFP4", "nvfp4"), ("MXFP4"
 def what_ifs(checkpoint: Checkpoint, gpu: Gpu, question: Question) -> Iterator[WhatIf]:
     """The checkpoint with its layers in each format, with attention and lm_head or without."""
     model = weights_of(checkpoint)
-    seen: set[float] = set()
+    sizes: set[float] = set()
     plain = _in_format(model, "BF16", "bf16", _CHOICES[-1][1])
     for name, form in _FORMATS:
         for words, components in _CHOICES:
             other = _in_format(plain, name, form, components)
             parts = parts_of_weights(other, gpu, question)
             size = sum(part.bytes for part in parts)
-            if size not in seen:
-                seen.add(size)
+            if size not in sizes:
+                sizes.add(size)
                 bound = sum(part.bound_us for part in parts)
                 fits = resident_bytes(other, question) <= gpu.memory_bytes
                 yield WhatIf(f"{name}: layers{words}", size, bound, fits)
@@ -93,16 +93,16 @@ def _in_format(
 
 def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
     """What tells the sides apart: bytes first, then the component with most beyond its bound."""
-    first, *others = sides
+    first, *rest = sides
     yield from filter(None, (_too_large(side, gpu) for side in sides))
-    if not others:
+    if not rest:
         step = "step" if (first.batch or 2) > 1 else "token"
         each_gpu = f" from each of {first.ranks} GPUs" if first.ranks > 1 else ""
         yield (
             f"{first.name} reads {first.bytes / 1e9:.2f} GB of weights a {step}{each_gpu}: at best "
             f"{first.bound_us / 1e3:.2f} ms on {gpu.name}, {_rate(first)} tokens/s."
         )
-    for other in others:
+    for other in rest:
         if unlike := _unlike(first, other):
             yield (
                 f"{first.name} and {other.name} are different models ({unlike}): their times are "
@@ -153,8 +153,8 @@ def bytes_known(a: Side, b: Side) -> bool:
 
 def gaps_of(sides: Sequence[Side]) -> Iterator[Gap]:
     """The gap between the first side and each other one, where both were measured."""
-    first, *others = sides
-    for other in others:
+    first, *rest = sides
+    for other in rest:
         if gap := gap_of(first, other, bytes_known(first, other)):
             yield gap
 
@@ -162,8 +162,14 @@ def gaps_of(sides: Sequence[Side]) -> Iterator[Gap]:
 def _untold(a: Side, b: Side) -> str:
     """That a recording does not tell the bytes of a component that matters to the other side."""
     for part in b.parts:
-        own = a.part(part.component)
-        if a.measured and own and own.us and not own.bytes and part.bytes > _LIKE * b.bytes:
+        part_of_a = a.part(part.component)
+        if (
+            a.measured
+            and part_of_a
+            and part_of_a.us
+            and not part_of_a.bytes
+            and part.bytes > _LIKE * b.bytes
+        ):
             return f"{a.name} does not tell which weights of {part.component} a step reads"
     return ""
 
@@ -205,14 +211,14 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
     why = ""
     if apart and abs(more) >= 0.005:
         forms = [part.format if part else "none" for part in (a.part(apart), b.part(apart))]
-        own = _apart(most, least, apart, _bytes)
+        apart_bytes = _apart(most, least, apart, _bytes)
         against = f"({forms[0]} against {forms[1]})"
-        why = f"; {_of_it(own, abs(a.bytes - b.bytes))} is {apart} {against}"
-        if own > abs(a.bytes - b.bytes):
+        why = f"; {_of_it(apart_bytes, abs(a.bytes - b.bytes))} is {apart} {against}"
+        if apart_bytes > abs(a.bytes - b.bytes):
             # What others save cannot make a part larger than the whole.
             why = (
-                f"; {most.name}'s {apart} {against} reads {own / 1e9:.2f} GB more, the rest of it "
-                "less"
+                f"; {most.name}'s {apart} {against} reads {apart_bytes / 1e9:.2f} GB more, the rest "
+                "of it less"
             )
     on = f"each of {a.ranks} {gpu.name}" if a.ranks == b.ranks > 1 else gpu.name
     verb = "is" if a.fits and b.fits else "would be"
@@ -223,34 +229,36 @@ def _of_time(a: Side, b: Side) -> str:
     """The difference in time, taken apart; of kernels alone where a side ran eagerly."""
     eager = a.eager or b.eager
     slow, fast = sorted((a, b), key=lambda side: -_compared_us(side, eager))
-    taken, least = _compared_us(slow, eager), _compared_us(fast, eager)
+    longest_us, least = _compared_us(slow, eager), _compared_us(fast, eager)
     by_bytes = slow.bound_us - fast.bound_us
     waits = 0.0 if eager else slow.waits_us - fast.waits_us
-    beyond = taken - least - by_bytes - waits
+    beyond = longest_us - least - by_bytes - waits
     causes = [("bytes", by_bytes), ("kernels beyond their bytes", beyond)]
     if not eager:
         causes.append(("waiting for launches and the host", waits))
     parts = ", ".join(f"{name} {_signed(us)}" for name, us in sorted(causes, key=lambda c: -c[1]))
-    times = f"({written_time(taken)} against {written_time(least)})"
+    times = f"({written_time(longest_us)} against {written_time(least)})"
     kernels = "'s kernels" if eager else ""
-    text = f"{slow.name}{kernels} take{'' if eager else 's'} {written_time(taken - least)} longer"
+    text = (
+        f"{slow.name}{kernels} take{'' if eager else 's'} {written_time(longest_us - least)} longer"
+    )
     text += f" a token {times}: {parts}."
-    if taken - least < _SAME * taken:
+    if longest_us - least < _SAME * longest_us:
         text = f"{slow.name}{kernels} and {fast.name}{kernels} take the same time a token {times}."
     # The kernels that fall short are the faster side's where its bytes promise more than it gained.
     owner, other = (slow, fast) if beyond > 0 else (fast, slow)
     part = owner.part(_most_apart(owner, other, _beyond))
-    if part and part.us and abs(beyond) > _SAME * taken:
-        known = part.of_bound is not None and part.of_bound > _SAME
-        at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if known else ""
+    if part and part.us and abs(beyond) > _SAME * longest_us:
+        has_share = part.of_bound is not None and part.of_bound > _SAME
+        at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if has_share else ""
         kernel = f" ({part.kernel}{at})" if part.kernel else ""
         where = f"{owner.name}'s {part.component.replace('_', ' ')}{kernel}"
-        own = _apart(owner, other, part.component, _beyond)
-        of_it = _of_it(own, abs(beyond)).capitalize().replace(" it", " the kernels' part")
+        apart_us = _apart(owner, other, part.component, _beyond)
+        of_it = _of_it(apart_us, abs(beyond)).capitalize().replace(" it", " the kernels' part")
         text += (
             f" {of_it} is {where}."
-            if own <= abs(beyond)
-            else f" {where} takes {written_time(own)} more, other kernels less."
+            if apart_us <= abs(beyond)
+            else f" {where} takes {written_time(apart_us)} more, other kernels less."
         )
     if eager and a.us and b.us:
         whole = [
@@ -295,9 +303,9 @@ def next_of(
         findings: of each side, those that a report of it has; none of a checkpoint.
         sources: what each side was named by.
     """
-    known = [side for side in sides if side.us]
+    timed = [side for side in sides if side.us]
     for side, source in zip(sides, sources, strict=True):
-        recorded = any(abs(side.bytes / o.bytes - 1) < _LIKE for o in known if o.bytes)
+        recorded = any(abs(side.bytes / o.bytes - 1) < _LIKE for o in timed if o.bytes)
         if not side.measured and not recorded:
             name = f"{Path(side.name).name}-run"
             return Next(
@@ -307,15 +315,17 @@ def next_of(
                     source_word(source),
                 ),
             )  # fmt: skip
-    ordered = sorted(known, key=lambda side: side.us or 0.0) or [*sides]
-    slow, fast = next((side for side in known if side.eager), ordered[-1]), ordered[0]
-    found = [one for one in findings[sides.index(slow)] if one.action and one.action.verb == "ab"]
+    ordered = sorted(timed, key=lambda side: side.us or 0.0) or [*sides]
+    slow, fast = next((side for side in timed if side.eager), ordered[-1]), ordered[0]
+    experiments = [
+        one for one in findings[sides.index(slow)] if one.action and one.action.verb == "ab"
+    ]
     cause = _most_apart(slow, fast, lambda part: (part.us or 0.0) - part.bound_us)
     waits = slow.eager or cause in GAPS
-    about = [one for one in found if one.id in _WAITS if waits] or [
-        one for one in found if cause in one.components
+    about = [one for one in experiments if one.id in _WAITS if waits] or [
+        one for one in experiments if cause in one.components
     ]
-    for one in about or found:
+    for one in about or experiments:
         gain = (
             f", at most {written_time(1e3 * one.ms_per_token)} a token" if one.ms_per_token else ""
         )

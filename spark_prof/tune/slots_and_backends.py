@@ -189,7 +189,7 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
             if packages := packages_of(option, value, facts):
                 condition += f"; it needs {' and '.join(packages)}, which vLLM does not bring"
             yield Candidate(f"{option}={value}", _BACKENDS, condition, *promised)
-        known = any(found.known for found in others)
+        known = any(found.complete for found in others)
         yield from _not_tried(option, tried, stored if known else set(), what, report, facts)
 
 

@@ -59,8 +59,8 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
     states = architecture_of(read).states
     recurrent = [s for s in states if s.kind == "recurrent"]
-    kept = next((s for s in states if s.kind != "recurrent"), State(0, "kv", 0))
-    sparse = kept.window if kept.kind == "latent" else 0
+    cached = next((s for s in states if s.kind != "recurrent"), State(0, "kv", 0))
+    sparse = cached.window if cached.kind == "latent" else 0
     heads = max(read.heads // ranks, min(read.heads, 1))
     kv_heads = max(read.kv_heads // ranks, min(read.kv_heads, 1))
     return Shape(
@@ -68,8 +68,8 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=read.head_dim,
-        kv_elements=kept.elements * kv_heads // kept.heads if kept.heads else kept.elements,
-        pair_operations=kept.operations * heads / max(read.heads, 1),
+        kv_elements=cached.elements * kv_heads // cached.heads if cached.heads else cached.elements,
+        pair_operations=cached.operations * heads / max(read.heads, 1),
         state_bytes=max(
             (s.elements * (s.bytes_per_element or activation) / ranks for s in recurrent),
             default=0.0,
@@ -175,11 +175,11 @@ def attention(layer: int, load: Load, shape: Shape) -> tuple[Work, Work]:
     pairs = load.tokens * (before + (min(new, window) if window else new) / 2 + 0.5)
     queries = 2 * load.tokens * shape.heads * shape.head_dim * shape.activation_bytes
     # Read once as keys and values, written once in the cache's format.
-    written = load.tokens * shape.kv_elements * (shape.activation_bytes + shape.kv_bytes)
+    write_bytes = load.tokens * shape.kv_elements * (shape.activation_bytes + shape.kv_bytes)
     need = Need(read, queries, pairs * shape.pair_operations)
     return (
         Work("attention", layer, "attention", name, need),
-        Work("kv_write", layer, "kv_write", "KV cache, written", Need(0, written, 0)),
+        Work("kv_write", layer, "kv_write", "KV cache, written", Need(0, write_bytes, 0)),
     )
 
 

@@ -54,12 +54,12 @@ def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: Flags) -> Makeu
         part = Part(int(kernels.name[row]), int(calls) / count, float(ns) / 1e3 / count)
         parts[int(kernels.layer[row]), COMPONENTS[kernels.component[row]]].append(part)
     return {
-        cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
-        for cell, found in parts.items()
+        cell: tuple(sorted(cell_parts, key=lambda part: (-part.us, part.name)))
+        for cell, cell_parts in parts.items()
     }
 
 
-def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
+def layers_by_kernels(cells: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
     """Of each component, layers that run the same kernels equally often, the most first.
 
     So layers with sliding and with full attention are alike in their experts where their attention
@@ -67,10 +67,12 @@ def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
     """
     for component in COMPONENTS:
         groups: dict[frozenset[tuple[int, int]], list[int]] = defaultdict(list)
-        for layer in sorted(layer for layer, of in found if of == component and layer >= 0):
-            parts = found[layer, component]
-            own = frozenset((p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN)
-            groups[own].append(layer)
+        for layer in sorted(layer for layer, of in cells if of == component and layer >= 0):
+            parts = cells[layer, component]
+            kernels = frozenset(
+                (p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN
+            )
+            groups[kernels].append(layer)
         if groups:
             yield component, sorted(groups.values(), key=lambda group: -len(group))
 
@@ -148,32 +150,41 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparis
     enough = steps >= _FEWEST_STEPS
     if not steps:
         return Comparison((), (), 0, 0, math.inf, 0, enough)
-    held: list[_Held] = []
+    pairs: list[_GroupPair] = []
     groups: list[Group] = []
     untested = 0
-    for component, found in alike(makeup):
-        times = [ns[[row[layer, component] for layer in layers]] for layers in found]
-        own = [Group.of(component, *pair) for pair in zip(found, times, strict=True)]
-        groups += own
-        for place, layers in enumerate(found):
+    for component, layer_groups in layers_by_kernels(makeup):
+        times = [ns[[row[layer, component] for layer in layers]] for layers in layer_groups]
+        component_groups = [
+            Group.of(component, *pair) for pair in zip(layer_groups, times, strict=True)
+        ]
+        groups += component_groups
+        for place, layers in enumerate(layer_groups):
             few = len(layers) < _FEWEST_LAYERS
-            against = 0 if few and len(layers) <= _FEW * len(found[0]) else place
-            if len(found[against]) < _FEWEST_LAYERS or not enough:
+            against = 0 if few and len(layers) <= _FEW * len(layer_groups[0]) else place
+            if len(layer_groups[against]) < _FEWEST_LAYERS or not enough:
                 untested += len(layers)
             else:
-                held.append(_Held(own[against], own[place], times[against], times[place]))
-    tested = sum(len(entry.own.layers) for entry in held)
+                pairs.append(
+                    _GroupPair(
+                        component_groups[against],
+                        component_groups[place],
+                        times[against],
+                        times[place],
+                    )
+                )
+    tested = sum(len(entry.group.layers) for entry in pairs)
     # The usual scatter of layers that are alike, as a share of their time.
-    pooled = float(np.median([entry.mad / entry.level if entry.level else 0.0 for entry in held]
+    pooled = float(np.median([entry.mad / entry.level if entry.level else 0.0 for entry in pairs]
                              or [0.0]))  # fmt: skip
-    outliers = [cell for entry in held for cell in entry.outliers(tested, pooled)]
-    most = max((len(entry.like.layers) for entry in held), default=0)
+    outliers = [cell for entry in pairs for cell in entry.outliers(tested, pooled)]
+    most = max((len(entry.like.layers) for entry in pairs), default=0)
     return Comparison(
         outliers=tuple(sorted(outliers, key=lambda cell: -abs(cell.us - cell.like.middle_us))),
         groups=tuple(groups),
         tested=tested,
         untested=untested,
-        threshold=threshold(most, tested) if held else math.inf,
+        threshold=threshold(most, tested) if pairs else math.inf,
         steps=steps,
         enough_steps=enough,
     )
@@ -189,11 +200,11 @@ def threshold(layers: int, tested: int) -> float:
     return student_quantile(1 - _FALSE_ALARMS / 2 / max(tested, 1), free)
 
 
-class _Held:
+class _GroupPair:
     """A group held against one, mostly itself; all in nanoseconds."""
 
-    def __init__(self, like: Group, own: Group, like_ns: Floats, own_ns: Floats) -> None:
-        self.like, self.own = like, own
+    def __init__(self, like: Group, group: Group, like_ns: Floats, own_ns: Floats) -> None:
+        self.like, self.group = like, group
         usual = np.median(like_ns, axis=0)
         base = np.median(like_ns - usual, axis=1)
         middle = float(np.median(base))
@@ -212,7 +223,7 @@ class _Held:
         scale = np.maximum(self.error, max(self.mad, pooled * self.level, _CLOCK_NS))
         least = threshold(len(self.like.layers), tested)
         times = (self.away / scale).tolist()
-        for layer, us, scales in zip(self.own.layers, self.own.us, times, strict=True):
+        for layer, us, scales in zip(self.group.layers, self.group.us, times, strict=True):
             cell = OutlierCell(layer, us, self.like, scales)
             if abs(scales) > least and self.level and abs(cell.share) >= _LEAST_SHARE:
                 yield cell
@@ -244,10 +255,10 @@ def cause_of(outlier: OutlierCell, makeups: Makeups) -> Cause | None:
     ]
     nothing = Part(-1, 0.0, 0.0)
     causes = []
-    for name in {name for own in parts for name in own}:
-        part, *others = (own.get(name, nothing) for own in parts)
-        calls = median(other.calls for other in others)
-        us = median(other.us for other in others)
+    for name in {name for layer_parts in parts for name in layer_parts}:
+        part, *peers = (layer_parts.get(name, nothing) for layer_parts in parts)
+        calls = median(other.calls for other in peers)
+        us = median(other.us for other in peers)
         kind: Literal["other", "calls", "time"] = "time"
         if abs(part.calls - calls) >= _SAME_CALLS:
             kind = "calls" if part.calls and calls else "other"

@@ -10,9 +10,9 @@ from spark_prof.analyzers.views.layer_outliers import (
     Comparison,
     Makeups,
     Part,
-    alike,
     cause_of,
     compare_layers,
+    layers_by_kernels,
     makeups,
 )
 from spark_prof.vocabulary import COMPONENTS
@@ -139,7 +139,7 @@ def planted() -> tuple[Comparison, Makeups, tuple[str, ...]]:
 
 def test_layers_are_alike_component_by_component() -> None:
     _, makeup, _ = planted()
-    groups = dict(alike(makeup))
+    groups = dict(layers_by_kernels(makeup))
     assert groups["attention"] == [list(range(0, 12, 2)), list(range(1, 12, 2))]
     assert groups["norm"] == [list(range(1, 12)), [0]]
     assert [7] in groups["mlp"]
