@@ -217,8 +217,8 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
         if apart_bytes > abs(a.bytes - b.bytes):
             # What others save cannot make a part larger than the whole.
             why = (
-                f"; {most.name}'s {apart} {against} reads {apart_bytes / 1e9:.2f} GB more, the rest "
-                "of it less"
+                f"; {most.name}'s {apart} {against} reads {apart_bytes / 1e9:.2f} GB more, the "
+                "rest of it less"
             )
     on = f"each of {a.ranks} {gpu.name}" if a.ranks == b.ranks > 1 else gpu.name
     verb = "is" if a.fits and b.fits else "would be"

@@ -27,22 +27,22 @@ def import_each(
     members = [m for m in find_members(source) if not is_bundle(Path(m.source))]
     if not members:
         raise CommandError(f"{source} holds bundles only, which need no import")
-    wanted = [(member.source, out / _name(member.name), like) for member in members]
-    if len({place for _, place, _ in wanted}) < len(wanted):
+    imports = [(member.source, out / _name(member.name), like) for member in members]
+    if len({place for _, place, _ in imports}) < len(imports):
         raise CommandError(f"{source} holds two recordings of one name but for their ending")
-    outcomes = run_each(_import, wanted, engine)
+    outcomes = run_each(_import, imports, engine)
     return [
         (place.relative_to(out).as_posix(), outcome)
-        for (_, place, _), outcome in zip(wanted, outcomes, strict=True)
+        for (_, place, _), outcome in zip(imports, outcomes, strict=True)
     ]
 
 
-def _import(wanted: tuple[str, Path, Path | None]) -> tuple[str, ...]:
+def _import(task: tuple[str, Path, Path | None]) -> tuple[str, ...]:
     from spark_prof.importers.sources import import_files
 
-    source, out, like = wanted
-    with fetched(source) as found:
-        return import_files([found.path], out, like).meta.lost
+    source, out, like = task
+    with fetched(source) as local_source:
+        return import_files([local_source.path], out, like).meta.lost
 
 
 def _name(member: str) -> str:
@@ -60,13 +60,13 @@ def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
     """
     members = folder.members
     outcomes = run_each(summarize_member, members, engine)
-    found = [outcome.value for outcome in outcomes if outcome.value is not None]
+    summaries = [outcome.value for outcome in outcomes if outcome.value is not None]
     failures = tuple(
         Failure(member.name, outcome.reason)
         for member, outcome in zip(members, outcomes, strict=True)
         if outcome.value is None
     )
-    return Dataset(folder.name, tuple(sorted(found, key=_fastest)), failures)
+    return Dataset(folder.name, tuple(sorted(summaries, key=_fastest)), failures)
 
 
 def summarize_member(member: Member) -> Recording:

@@ -218,7 +218,7 @@ class _View:
             self.without = _empty(sources.shown, len(sources.labels))
             show(replace(sources, clients=self.clients))
             # What other pages need of every kernel is made while this one is looked at.
-            if not sources.shown.columns.made:
+            if not sources.shown.columns.ready:
                 threading.Thread(target=_make_columns, args=(sources.shown,), daemon=True).start()
         except CommandError as error:
             widgets.lines(str(error))

@@ -59,7 +59,7 @@ def draw(bundle: str, cubin: str, function: str) -> str:
     with right:
         _turn(first, len(shown))
     legend = "".join(
-        f'<span class="m{place}" title="{escape(mark.says)}">'
+        f'<span class="m{place}" title="{escape(mark.meaning)}">'
         f"{count(found[mark.name])} {mark.name if found[mark.name] == 1 else mark.plural}</span>"
         for place, mark in enumerate(MARKS)
     )

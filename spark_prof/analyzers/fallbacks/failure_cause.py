@@ -36,7 +36,7 @@ def failure_cause(failure: Failure, said: Sequence[Statement], vllm: str) -> Fai
             continue
         groups = [group for group in found.groups() if group] + ["", "", ""]
         layers = _layers(failure, said) if rule.id in _IN_LAYERS else ""
-        what = rule.says.format(
+        what = rule.failure.format(
             *groups[:3], library=_library(failure), kernel=_kernel(failure, said),
             stage=_last_of(STAGES, failure.frames),
         )  # fmt: skip
