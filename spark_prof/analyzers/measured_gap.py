@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_prof.analyzers.why_sides import Side
+from spark_prof.analyzers.why_sides import WhySide
 
 BYTES, KERNELS, BEYOND = "bytes", "kernels", "beyond"
 WAITS, OUTSIDE = "waits", "outside"
@@ -44,7 +44,7 @@ class Gap:
         return self.slow_us - self.fast_us
 
 
-def gap_of(a: Side, b: Side, bytes_known: bool = True) -> Gap | None:
+def gap_of(a: WhySide, b: WhySide, bytes_known: bool = True) -> Gap | None:
     """What lies between the measured rates of two sides; None where one has none.
 
     35 and 44 tokens/s of checkpoints that read 4.16 and 3.93 GB at 231 GB/s are 5.84 ms apart, of
@@ -75,7 +75,7 @@ def gap_of(a: Side, b: Side, bytes_known: bool = True) -> Gap | None:
     return Gap(gap.slow, gap.fast, *step_times, parts, bytes_us=by_bytes, bytes_known=bytes_known)
 
 
-def _taken_apart(side: Side, us: float, recorded: bool, bytes_known: bool) -> dict[str, float]:
+def _taken_apart(side: WhySide, us: float, recorded: bool, bytes_known: bool) -> dict[str, float]:
     """The parts of what was measured of a side, which add up to it."""
     bound = side.bound_us if bytes_known else 0.0
     parts = {BYTES: bound} if bytes_known else {}

@@ -14,7 +14,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.measured_gap import Gap, gap_of
 from spark_prof.analyzers.step_time import GAPS
 from spark_prof.analyzers.typed_command import Command, command, source_word
-from spark_prof.analyzers.why_sides import Part, Side, parts_of_weights, resident_bytes
+from spark_prof.analyzers.why_sides import ComponentCost, WhySide, parts_of_weights, resident_bytes
 from spark_prof.rules.gpus import Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
@@ -50,7 +50,7 @@ class Why:
     gpu: str
     bandwidth: float  # bytes per second
     source: str  # of the bandwidth
-    sides: tuple[Side, ...]
+    sides: tuple[WhySide, ...]
     what_ifs: tuple[WhatIf, ...]  # of the first checkpoint
     answer: tuple[str, ...]  # a sentence or two
     next: Next
@@ -91,7 +91,7 @@ def _in_format(
     return changed(model, Change(form, title, components, form, widens=True)) or model
 
 
-def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
+def answer_of(sides: Sequence[WhySide], gpu: Gpu) -> Iterator[str]:
     """What tells the sides apart: bytes first, then the component with most beyond its bound."""
     first, *rest = sides
     yield from filter(None, (_too_large(side, gpu) for side in sides))
@@ -126,7 +126,7 @@ def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
 _FULL = 0.9  # of a GPU's memory: with more than that weights leave no room for a KV cache
 
 
-def _too_large(side: Side, gpu: Gpu) -> str:
+def _too_large(side: WhySide, gpu: Gpu) -> str:
     """That a checkpoint does not fit into the GPUs, or hardly; empty where it does."""
     memory = side.memory
     if memory is None or memory.bytes <= _FULL * memory.gpu_bytes:
@@ -146,12 +146,12 @@ def _too_large(side: Side, gpu: Gpu) -> str:
     return f"{side.name} does not fit: it takes {sizes[0]}, {every} has {sizes[1]}; {enough}."
 
 
-def bytes_known(a: Side, b: Side) -> bool:
+def bytes_known(a: WhySide, b: WhySide) -> bool:
     """Whether both sides tell what each component reads that the other one reads."""
     return not (_untold(a, b) or _untold(b, a))
 
 
-def gaps_of(sides: Sequence[Side]) -> Iterator[Gap]:
+def gaps_of(sides: Sequence[WhySide]) -> Iterator[Gap]:
     """The gap between the first side and each other one, where both were measured."""
     first, *rest = sides
     for other in rest:
@@ -159,7 +159,7 @@ def gaps_of(sides: Sequence[Side]) -> Iterator[Gap]:
             yield gap
 
 
-def _untold(a: Side, b: Side) -> str:
+def _untold(a: WhySide, b: WhySide) -> str:
     """That a recording does not tell the bytes of a component that matters to the other side."""
     for part in b.parts:
         part_of_a = a.part(part.component)
@@ -174,7 +174,7 @@ def _untold(a: Side, b: Side) -> str:
     return ""
 
 
-def _unlike(a: Side, b: Side) -> str:
+def _unlike(a: WhySide, b: WhySide) -> str:
     """In what their models differ; empty where nothing tells."""
     for word, one, other in zip(("", "layers: ", "hidden size: "), a.model, b.model, strict=True):
         if one and other and one != other:
@@ -182,7 +182,7 @@ def _unlike(a: Side, b: Side) -> str:
     return ""
 
 
-def _unequal(a: Side, b: Side) -> str:
+def _unequal(a: WhySide, b: WhySide) -> str:
     """That a step does other work on either side; empty where it does the same."""
     if a.batch and b.batch and a.batch != b.batch:
         return (
@@ -194,7 +194,7 @@ def _unequal(a: Side, b: Side) -> str:
     return ""
 
 
-def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
+def _of_bytes(a: WhySide, b: WhySide, gpu: Gpu) -> str:
     more = a.bytes / b.bytes - 1 if b.bytes else 0.0
     sizes = f"{a.bytes / 1e9:.2f} GB against {b.bytes / 1e9:.2f} GB"
     step = "token" if (a.batch, b.batch) == (1, 1) or a.measured or b.measured else "step"
@@ -225,7 +225,7 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
     return f"{text}{why}. On {on} that {verb} {rates}."
 
 
-def _of_time(a: Side, b: Side) -> str:
+def _of_time(a: WhySide, b: WhySide) -> str:
     """The difference in time, taken apart; of kernels alone where a side ran eagerly."""
     eager = a.eager or b.eager
     slow, fast = sorted((a, b), key=lambda side: -_compared_us(side, eager))
@@ -278,15 +278,15 @@ def _of_time(a: Side, b: Side) -> str:
     return text
 
 
-def _compared_us(side: Side, eager: bool) -> float:
+def _compared_us(side: WhySide, eager: bool) -> float:
     return side.kernels_us if eager else side.us or 0.0
 
 
-def _bytes(part: Part) -> float:
+def _bytes(part: ComponentCost) -> float:
     return part.bytes
 
 
-def _beyond(part: Part) -> float:
+def _beyond(part: ComponentCost) -> float:
     return 0.0 if part.component in GAPS else (part.us or 0.0) - part.bound_us
 
 
@@ -295,7 +295,7 @@ def _signed(us: float) -> str:
 
 
 def next_of(
-    sides: Sequence[Side], findings: Sequence[Sequence[Finding]], sources: Sequence[str]
+    sides: Sequence[WhySide], findings: Sequence[Sequence[Finding]], sources: Sequence[str]
 ) -> Next:
     """One command that takes the answer further.
 
@@ -338,13 +338,13 @@ def next_of(
     )
 
 
-def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:
+def _most_apart(a: WhySide, b: WhySide, figure: Callable[[ComponentCost], float]) -> str:
     names = dict.fromkeys(part.component for side in (a, b) for part in side.parts)
 
     return max(names, key=lambda name: _apart(a, b, name, figure), default="")
 
 
-def _apart(a: Side, b: Side, name: str, figure: Callable[[Part], float]) -> float:
+def _apart(a: WhySide, b: WhySide, name: str, figure: Callable[[ComponentCost], float]) -> float:
     """By how much a component's figure is larger on side a."""
     values = [figure(part) if (part := side.part(name)) else 0.0 for side in (a, b)]
     return values[0] - values[1]
@@ -355,6 +355,6 @@ def _of_it(part: float, whole: float) -> str:
     return "most of it" if part > whole / 2 else "the largest part of it"
 
 
-def _rate(side: Side) -> str:
+def _rate(side: WhySide) -> str:
     """The most tokens that all sequences of a side can get in a second."""
     return f"{1e6 * (side.batch or 1) / side.bound_us:,.0f}" if side.bound_us else "-"

@@ -6,7 +6,7 @@ import math
 from pathlib import Path, PurePosixPath
 
 from spark_prof.analyzers.dataset import Dataset, Failure, Recording, recording_of
-from spark_prof.datasets.engines import Engine, Outcome, run_each
+from spark_prof.datasets.engines import Executor, Outcome, run_each
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.formats import without_endings
@@ -14,7 +14,7 @@ from spark_prof.traces.resolve import Folder, Member, fetched, find_members, is_
 
 
 def import_each(
-    source: str, out: Path, like: Path | None, engine: Engine
+    source: str, out: Path, like: Path | None, engine: Executor
 ) -> list[tuple[str, Outcome[tuple[str, ...]]]]:
     """Imports each recording below a folder or its URL into a folder of that name below `out`.
 
@@ -53,7 +53,7 @@ def _name(member: str) -> str:
     return str(path.with_name(without_endings(path.name)))
 
 
-def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
+def summarize_dataset(folder: Folder, engine: Executor = Executor.LOCAL) -> Dataset:
     """All recordings of a folder; one that cannot be read is a failure with its reason.
 
     With Ray every worker must be able to read it.

@@ -45,7 +45,7 @@ class WhySettings:
 
 
 @dataclass(frozen=True)
-class Recording:
+class SideRecording:
     """A recording's report, with the configuration of its model."""
 
     report: Report
@@ -65,7 +65,7 @@ def why_of(sources: Sequence[str], settings: WhySettings) -> Why:
         raise CommandError(f"{len(sources)} sides are too many; give at most {MOST_SIDES}")
     sources = [_folder(source) for source in sources]
     read = [read_source(source, settings.batch) for source in sources]
-    reports = [source.report for source in read if isinstance(source, Recording)]
+    reports = [source.report for source in read if isinstance(source, SideRecording)]
     if settings.context and reports:
         raise CommandError("--context is for checkpoints: a recording has the contexts that it had")
     recorded = (find_gpu(r.gpu.name, r.gpu.compute_capability) for r in reports)
@@ -76,14 +76,16 @@ def why_of(sources: Sequence[str], settings: WhySettings) -> Why:
     question = Question(batch or 1, settings.context, ranks=ranks or 1)
     sides = [
         side_of_recording(source.report, name, gpu, source.config)
-        if isinstance(source, Recording)
+        if isinstance(source, SideRecording)
         else side_of_checkpoint(source, name, gpu, question)
         for name, source in zip(side_names(sources), read, strict=True)
     ]
     if rates := _rates(sources, settings, question.batch):
         sides = [replace(side, rate=rate) for side, rate in zip(sides, rates, strict=True)]
     checkpoints = [source for source in read if isinstance(source, Checkpoint)]
-    findings = [source.report.findings if isinstance(source, Recording) else () for source in read]
+    findings = [
+        source.report.findings if isinstance(source, SideRecording) else () for source in read
+    ]
     return Why(
         gpu.name,
         gpu.bandwidth.value,
@@ -109,7 +111,7 @@ def _folder(source: str) -> str:
     return str(path.parent) if path.name == "config.json" else source
 
 
-def read_source(source: str, batch: int | None = None) -> Recording | Checkpoint:
+def read_source(source: str, batch: int | None = None) -> SideRecording | Checkpoint:
     """A checkpoint, or a recording with its report."""
     if is_model(source):
         return read_checkpoint(model_folder(source))
@@ -129,7 +131,7 @@ def read_source(source: str, batch: int | None = None) -> Recording | Checkpoint
         raise CommandError(
             f"{source:.200} is of a CPU engine: what it reads and computes says nothing of a GPU"
         )
-    return Recording(report, config)
+    return SideRecording(report, config)
 
 
 def side_names(sources: Sequence[str]) -> list[str]:

@@ -192,7 +192,7 @@ _UNKNOWN = Label(None, "", None, "", None)
 
 
 @dataclass(frozen=True)
-class Window:
+class TraceWindow:
     """From an instant until before another one; the kernels that begin in it are shown."""
 
     begin_ns: int
@@ -213,7 +213,7 @@ class WindowTrace:
 
 def window_around(
     prepared: Prepared, begin_ns: int, end_ns: int, most: int = MOST_KERNELS
-) -> Window:
+) -> TraceWindow:
     """The window around a range, of whole steps where there are any.
 
     It has so many kernels at most; of a range with more of them those at its begin.
@@ -235,11 +235,14 @@ def window_around(
     else:
         whole = finishes[(finishes <= start[high]) & (finishes >= end_ns)]
         until = int(whole.max() if len(whole) else start[high])
-    return Window(since, until)
+    return TraceWindow(since, until)
 
 
 def window_trace(
-    ranks: Mapping[int, Prepared], window: Window, ahead_ns: Mapping[int, int], address: str = ""
+    ranks: Mapping[int, Prepared],
+    window: TraceWindow,
+    ahead_ns: Mapping[int, int],
+    address: str = "",
 ) -> WindowTrace:
     """The trace of a window of some ranks, whose clock is the first one's.
 
@@ -270,7 +273,9 @@ def window_trace(
     return WindowTrace(out.getvalue(), first, max(lasts, default=window.end_ns))
 
 
-def _part(prepared: Prepared, window: Window, ahead_ns: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _part(
+    prepared: Prepared, window: TraceWindow, ahead_ns: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The kernels and the steps of a rank, in the time of the window."""
     begin, end = window.begin_ns + ahead_ns, window.end_ns + ahead_ns
     low, high = np.searchsorted(prepared.kernels.start_ns, (begin, end)).tolist()

@@ -54,7 +54,7 @@ def build_of(text: str) -> Build | None:
 
 
 @dataclass(frozen=True)
-class Window:
+class VersionWindow:
     """The versions that have something, as far as that is known.
 
     What lies between `last` and `fixed`, and beyond `last` where nothing is known to be without

@@ -26,7 +26,7 @@ from spark_prof.rules.tune_candidates import (
     LAYER_MODELS,
     MOST_TOKENS,
     SWAPS,
-    Swap,
+    SwappableSlot,
 )
 from spark_prof.tune.engine_traits import UNTOLD, EngineTraits, MachineFacts
 from spark_prof.tune.tune_trial import Candidate, LeftOut
@@ -64,7 +64,7 @@ def why_no_swaps(traits: EngineTraits) -> str:
     return "" if traits.told else UNTOLD
 
 
-def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
+def _swap(swap: SwappableSlot, report: Report, facts: MachineFacts) -> Row:
     held = _held(swap.components, report)
     words = f"{swap.slot}=spark_prof"
     if not held:
@@ -137,7 +137,7 @@ def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> I
             )  # fmt: skip
 
 
-def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
+def _quantized(swap: SwappableSlot, report: Report) -> Iterator[Row]:
     held = _held(swap.components, report)
     wide = bool(held) and {stored_format(report, part) for part in held} == {"bf16"}
     for kernel in ("mxfp4", "fp8"):

@@ -13,7 +13,7 @@ from spark_prof.analyzers.fallbacks.causes import FIRST_WITH, capability_of
 from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
 from spark_prof.analyzers.findings.engine_state import STATE
-from spark_prof.analyzers.findings.rule import Observation, Rule, ms_per_token, rule
+from spark_prof.analyzers.findings.rule import FindingRule, Observation, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import starts_early
 from spark_prof.rules.gpus import find_gpu
@@ -52,7 +52,7 @@ def _of_cause(
     holds: Callable[[list[AuditRow], Audit], bool],
     text: str,
     fix: str,
-) -> Rule[Audit]:
+) -> FindingRule[Audit]:
     """A rule about layers that do not run as asked for one of these causes.
 
     Args:
@@ -91,7 +91,7 @@ def _of_cause(
                 tries=rows[0].tries,
             )  # fmt: skip
 
-    return Rule(name, looks_for, look)
+    return FindingRule(name, looks_for, look)
 
 
 def _avoidable(rows: list[AuditRow], audit: Audit, bits: int) -> bool:
@@ -148,7 +148,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-_AUDIT_RULES: tuple[Rule[Audit], ...] = (
+_AUDIT_RULES: tuple[FindingRule[Audit], ...] = (
     *STATE,
     _of_cause("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
         ("emulation", "forced"), lambda rows, _: _is_emulated(rows),
@@ -175,7 +175,7 @@ def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:
     return keyed(observation for rule in _AUDIT_RULES for observation in rule.find(audit))
 
 
-def _in_report(rule: Rule[Audit]) -> Rule[Report]:
+def _in_report(rule: FindingRule[Audit]) -> FindingRule[Report]:
     """The rule with what the recording's times tell."""
 
     def look(report: Report) -> Iterator[Observation]:
@@ -193,7 +193,7 @@ def _in_report(rule: Rule[Audit]) -> Rule[Report]:
             # Whose kernels they are the recording tells better.
             yield replace(observation, ms_per_token=per_token, evidence=evidence, components=())
 
-    return Rule(rule.id, rule.looks_for, look, rule.page, rule.parts)
+    return FindingRule(rule.id, rule.looks_for, look, rule.page, rule.parts)
 
 
 FALLBACKS = tuple(map(_in_report, _AUDIT_RULES))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, LogRow
-from spark_prof.analyzers.findings.rule import Observation, Rule, rule
+from spark_prof.analyzers.findings.rule import FindingRule, Observation, rule
 
 _PADDED = 1.5
 """A step that is padded to that many times its tokens could use a graph of its own size."""
@@ -120,7 +120,7 @@ def _lines(
     fix: str,
     page: str = "fallbacks",
     tries: tuple[str, ...] = (),
-) -> Rule[Audit]:
+) -> FindingRule[Audit]:
     """A rule about the lines of a log that `rules` read; {detail} in `fix` is what a line names."""
 
     def look(audit: Audit) -> Iterator[Observation]:
@@ -142,7 +142,7 @@ def _lines(
             text = f"{means} The log: {lines[0].text[:_LONGEST]}{more}"
             yield Observation(None, text, advice, evidence, subject=lines[0].id, tries=tries)
 
-    return Rule(name, fires, look, page)
+    return FindingRule(name, fires, look, page)
 
 
 LINES = (

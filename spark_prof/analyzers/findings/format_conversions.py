@@ -10,8 +10,8 @@ from spark_prof.analyzers.conversions.conversion_rows import AttributedConversio
 from spark_prof.analyzers.finding import NamedKernel
 from spark_prof.analyzers.findings.rule import (
     PASSES,
+    FindingRule,
     Observation,
-    Rule,
     decode_steps_us,
     is_at_least,
     ms_per_token,
@@ -58,7 +58,7 @@ def _kind(
     compiled: str = "",
     reported: str = "",
     tries: Callable[[Report], tuple[str, ...]] = lambda _: (),
-) -> Rule[Report]:
+) -> FindingRule[Report]:
     """A rule about some conversions.
 
     Args:
@@ -96,7 +96,7 @@ def _kind(
             kernels=tuple(NamedKernel(name) for name in (most.name, most.consumer) if name),
         )  # fmt: skip
 
-    return Rule(name, f"{what}, {100 * least:g} %", look, "conversions", ("conversion",))
+    return FindingRule(name, f"{what}, {100 * least:g} %", look, "conversions", ("conversion",))
 
 
 _MARLIN = "--moe-backend marlin"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.finding import NamedKernel
 from spark_prof.analyzers.findings.rule import (
+    FindingRule,
     Observation,
-    Rule,
     decode_steps_us,
     is_at_least,
     ms_per_token,
@@ -59,7 +59,7 @@ def _shapes(
     describe: str,
     fix: str,
     evidence: str,
-) -> Rule[Report]:
+) -> FindingRule[Report]:
     """A rule about launch shapes, where they are more of a decode step than too little to speak of.
 
     Args:
@@ -92,7 +92,7 @@ def _shapes(
                 tries=tuple(options), kernels=kernels,
             )  # fmt: skip
 
-    return Rule(name, looks_for, look, "kernels")
+    return FindingRule(name, looks_for, look, "kernels")
 
 
 def _named(stakes: Sequence[_Stake], describe: str) -> str:

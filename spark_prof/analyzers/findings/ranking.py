@@ -19,16 +19,16 @@ from spark_prof.analyzers.findings import (
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS
 from spark_prof.analyzers.findings.claims import held_to_parts, token_ms
 from spark_prof.analyzers.findings.next_command import with_next_command
-from spark_prof.analyzers.findings.rule import Rule
+from spark_prof.analyzers.findings.rule import FindingRule
 from spark_prof.analyzers.model import Report
 
 
-def _in(*modules: ModuleType) -> Iterator[Rule[Report]]:
+def _in(*modules: ModuleType) -> Iterator[FindingRule[Report]]:
     for module in modules:
-        yield from (rule for rule in vars(module).values() if isinstance(rule, Rule))
+        yield from (rule for rule in vars(module).values() if isinstance(rule, FindingRule))
 
 
-RULES: tuple[Rule[Report], ...] = (
+RULES: tuple[FindingRule[Report], ...] = (
     *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
     *_in(draft_findings, waiting_requests),
     *format_conversions.CONVERSIONS,

@@ -114,7 +114,7 @@ PASSES = "--compilation-config.pass_config."
 
 
 @dataclass(frozen=True)
-class Rule(Generic[Subject]):
+class FindingRule(Generic[Subject]):
     """A rule reads a finished report, or its audit alone, and says what it finds."""
 
     id: str  # words joined by hyphens, of the findings that it makes
@@ -143,6 +143,6 @@ class Rule(Generic[Subject]):
 
 def rule(
     name: str, page: str, looks_for: str, parts: tuple[str, ...] = ()
-) -> Callable[[Callable[[Subject], Iterable[Observation]]], Rule[Subject]]:
+) -> Callable[[Callable[[Subject], Iterable[Observation]]], FindingRule[Subject]]:
     """Makes a rule of a function that looks."""
-    return lambda look: Rule(name, looks_for, look, page, parts)
+    return lambda look: FindingRule(name, looks_for, look, page, parts)

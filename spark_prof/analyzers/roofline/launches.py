@@ -12,7 +12,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.roofline.needs import Load, Shape, Work, reading
+from spark_prof.analyzers.roofline.needs import LayerWork, Load, Shape, reading
 from spark_prof.analyzers.roofline.roofline_rows import Place
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from spark_prof.rules.components import DRAFTER, LM_HEAD, part_of
@@ -61,12 +61,12 @@ class AttributedWork(NamedTuple):
     """A share of a piece of work that falls to the kernels of one place."""
 
     place: Place
-    work: Work  # what it does
+    work: LayerWork  # what it does
     share: float  # how much of it, 1 for all
     basis: str  # how it was found to do it
 
 
-def attributed_work(launches: Iterable[Launch], works: Iterable[Work]) -> list[AttributedWork]:
+def attributed_work(launches: Iterable[Launch], works: Iterable[LayerWork]) -> list[AttributedWork]:
     """Gives every piece of work to the kernels, in launch order, that are known to do it.
 
     A weight goes to the kernels that point to it. One that no kernel points to, and all else, goes
@@ -81,7 +81,7 @@ def attributed_work(launches: Iterable[Launch], works: Iterable[Work]) -> list[A
         if launch.proven:
             proven[launch.component, launch.layer].append(launch)
     attributed: list[AttributedWork] = []
-    works_of_place: dict[tuple[str, int], list[Work]] = defaultdict(list)
+    works_of_place: dict[tuple[str, int], list[LayerWork]] = defaultdict(list)
     for work in works:
         if mine := reading.get(work.weights.tensor) if work.weights else None:
             # Of a head that is tied to the embedding, the lookup reads some rows.
@@ -130,12 +130,12 @@ def drafted_work(
 
 
 def _by_module(
-    launches: Sequence[Launch], works: Sequence[Work]
-) -> Iterable[tuple[list[Launch], list[Work]]]:
+    launches: Sequence[Launch], works: Sequence[LayerWork]
+) -> Iterable[tuple[list[Launch], list[LayerWork]]]:
     """Splits what is in one layer and component by the modules that were open."""
     idle = [number for number, launch in enumerate(launches) if not launch.reads]
-    owners: dict[tuple[int, ...], list[Work]] = defaultdict(list)
-    rest: list[Work] = []
+    owners: dict[tuple[int, ...], list[LayerWork]] = defaultdict(list)
+    rest: list[LayerWork] = []
     for work in works:
         if work.weights is None:
             continue
@@ -158,7 +158,7 @@ def _within(path: str, whole: str) -> bool:
     return path == whole or path.startswith(f"{whole}.")
 
 
-def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[AttributedWork]:
+def _in_one_place(launches: Sequence[Launch], works: Sequence[LayerWork]) -> list[AttributedWork]:
     if not launches:
         return []
     gemms = [launch for launch in launches if is_gemm(launch.name)]
@@ -176,7 +176,7 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Att
 
 
 def _products(
-    gemms: Sequence[Launch], works: Sequence[Work], launches: Sequence[Launch]
+    gemms: Sequence[Launch], works: Sequence[LayerWork], launches: Sequence[Launch]
 ) -> list[AttributedWork]:
     if not works:
         return []
@@ -194,7 +194,7 @@ def _longest(launches: Sequence[Launch]) -> Place:
     return max(launches, key=lambda launch: launch.ns).place
 
 
-def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[AttributedWork]:
+def _by_time(launches: Sequence[Launch], work: LayerWork, basis: str) -> list[AttributedWork]:
     times: Counter[Place] = Counter()
     for launch in launches:
         # A kernel of no length still ran.
@@ -207,7 +207,7 @@ _MOST_GROUPS = 8
 _MOST_LAUNCHES = 100_000
 
 
-class Group(NamedTuple):
+class StepGroup(NamedTuple):
     """Steps of one phase with about as many tokens."""
 
     step: int  # the one that stands for them, a step from their middle
@@ -215,7 +215,7 @@ class Group(NamedTuple):
     share: float  # of the phase's steps
 
 
-def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
+def groups_of(steps: pd.DataFrame, phase: str) -> list[StepGroup]:
     """The steps of a phase in at most 8 groups, fewest tokens first.
 
     Steps of which nobody recorded the tokens are in none.
@@ -237,7 +237,7 @@ def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
     bounds = [part[0] for part in np.array_split(sizes, min(len(sizes), _MOST_GROUPS) or 1)[1:]]
     number = np.searchsorted(np.array(bounds), loads["tokens"], side="right")
     return [
-        Group(
+        StepGroup(
             int(mine.index[len(mine) // 2]), Load(*map(float, mine.mean())), len(mine) / len(loads)
         )
         for _, mine in loads.groupby(number)

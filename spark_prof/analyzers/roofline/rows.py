@@ -14,7 +14,7 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.roofline.needs import Work
+from spark_prof.analyzers.roofline.needs import LayerWork
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
     Place,
@@ -116,7 +116,7 @@ class Sum:
     basis: dict[str, None] = field(default_factory=dict)
     expected: bool = False
 
-    def add(self, work: Work, share: float, basis: str) -> None:
+    def add(self, work: LayerWork, share: float, basis: str) -> None:
         """Adds a share of a piece of work."""
         need = work.need
         self.streamed += need.streamed * share

@@ -15,17 +15,17 @@ from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.launches import (
-    Group,
     Launch,
+    StepGroup,
     attributed_work,
     drafted_work,
     groups_of,
     launches_of,
 )
 from spark_prof.analyzers.roofline.needs import (
+    LayerWork,
     Load,
     Shape,
-    Work,
     attention,
     elementwise,
     ranks_of,
@@ -92,7 +92,7 @@ class StepNeeds:
 
 
 def step_needs(
-    groups: Sequence[Group],
+    groups: Sequence[StepGroup],
     launches: Mapping[int, Sequence[Launch]],
     weights: Sequence[Weights],
     shape: Shape,
@@ -126,7 +126,7 @@ def step_needs(
 
 def _works(
     weights: Sequence[Weights], launches: Sequence[Launch], load: Load, shape: Shape
-) -> list[Work]:
+) -> list[LayerWork]:
     works = [reading(entry, load, shape) for entry in weights]
     width = shape.hidden * shape.activation_bytes
     norms = Counter(w.layer for w in weights if w.component == "norm" and w.bytes >= width)
@@ -251,7 +251,7 @@ def _moved(
 
 
 def _streamed(
-    weights: Sequence[Weights], groups: Sequence[Group], shape: Shape, total: float
+    weights: Sequence[Weights], groups: Sequence[StepGroup], shape: Shape, total: float
 ) -> tuple[StreamedWeights, ...]:
     sizes: dict[tuple[str, str, bool], float] = defaultdict(float)
     parts: dict[tuple[str, str, bool], str] = {}

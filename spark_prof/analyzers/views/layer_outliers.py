@@ -31,7 +31,7 @@ _OFTEN = 0.1  # a kernel that fewer of the steps call does not make a cell anoth
 
 
 @dataclass(frozen=True)
-class Part:
+class CellPart:
     """What one kernel does in a cell, in a mean step."""
 
     name: int
@@ -39,7 +39,7 @@ class Part:
     us: float
 
 
-Makeups = dict[tuple[int, str], tuple[Part, ...]]
+Makeups = dict[tuple[int, str], tuple[CellPart, ...]]
 """Of each cell, by layer (-1 for none) and component, the kernels with the most time first."""
 
 
@@ -49,9 +49,9 @@ def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: Flags) -> Makeu
     number, first = combined(kernels.layer[rows], kernels.component[rows], kernels.name[rows])
     took = np.bincount(number, kernels.end_ns[rows] - kernels.start_ns[rows])
     count = int(chosen.sum())
-    parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
+    parts: dict[tuple[int, str], list[CellPart]] = defaultdict(list)
     for row, calls, ns in zip(rows[first], np.bincount(number), took, strict=True):
-        part = Part(int(kernels.name[row]), int(calls) / count, float(ns) / 1e3 / count)
+        part = CellPart(int(kernels.name[row]), int(calls) / count, float(ns) / 1e3 / count)
         parts[int(kernels.layer[row]), COMPONENTS[kernels.component[row]]].append(part)
     return {
         cell: tuple(sorted(cell_parts, key=lambda part: (-part.us, part.name)))
@@ -93,7 +93,7 @@ _MAD_EFFICIENCY = 0.5
 
 
 @dataclass(frozen=True)
-class Group:
+class LayerGroup:
     """Layers that are alike in a component, and their median over the steps in microseconds."""
 
     component: str
@@ -102,7 +102,7 @@ class Group:
     middle_us: float
 
     @classmethod
-    def of(cls, component: str, layers: Sequence[int], ns: Floats) -> Group:
+    def of(cls, component: str, layers: Sequence[int], ns: Floats) -> LayerGroup:
         """The layers of which each has a row of times in the steps."""
         us = np.median(ns, axis=1) / 1e3
         return cls(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
@@ -114,7 +114,7 @@ class OutlierCell:
 
     layer: int
     us: float
-    like: Group
+    like: LayerGroup
     scale: float  # by how many times the expected scatter it is away, below 0 where it is faster
 
     @property
@@ -129,11 +129,11 @@ class OutlierCell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LayerComparison:
     """What comparing the layers found."""
 
     outliers: tuple[OutlierCell, ...]  # those that take the most time more or less first
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
     tested: int
     untested: int  # cells that were not, as they have too few like them
     threshold: float  # of `OutlierCell.scale` in the largest group
@@ -141,7 +141,7 @@ class Comparison:
     enough_steps: bool
 
 
-def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparison:
+def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> LayerComparison:
     """Finds the layers that are outliers in the chosen steps."""
     ns = of_steps(cells, chosen)
     places = zip(cells.layer.tolist(), cells.component.tolist(), strict=True)
@@ -149,14 +149,14 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparis
     steps = ns.shape[1]
     enough = steps >= _FEWEST_STEPS
     if not steps:
-        return Comparison((), (), 0, 0, math.inf, 0, enough)
+        return LayerComparison((), (), 0, 0, math.inf, 0, enough)
     pairs: list[_GroupPair] = []
-    groups: list[Group] = []
+    groups: list[LayerGroup] = []
     untested = 0
     for component, layer_groups in layers_by_kernels(makeup):
         times = [ns[[row[layer, component] for layer in layers]] for layers in layer_groups]
         component_groups = [
-            Group.of(component, *pair) for pair in zip(layer_groups, times, strict=True)
+            LayerGroup.of(component, *pair) for pair in zip(layer_groups, times, strict=True)
         ]
         groups += component_groups
         for place, layers in enumerate(layer_groups):
@@ -179,7 +179,7 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparis
                              or [0.0]))  # fmt: skip
     outliers = [cell for entry in pairs for cell in entry.outliers(tested, pooled)]
     most = max((len(entry.like.layers) for entry in pairs), default=0)
-    return Comparison(
+    return LayerComparison(
         outliers=tuple(sorted(outliers, key=lambda cell: -abs(cell.us - cell.like.middle_us))),
         groups=tuple(groups),
         tested=tested,
@@ -203,7 +203,9 @@ def threshold(layers: int, tested: int) -> float:
 class _GroupPair:
     """A group held against one, mostly itself; all in nanoseconds."""
 
-    def __init__(self, like: Group, group: Group, like_ns: Floats, own_ns: Floats) -> None:
+    def __init__(
+        self, like: LayerGroup, group: LayerGroup, like_ns: Floats, own_ns: Floats
+    ) -> None:
         self.like, self.group = like, group
         usual = np.median(like_ns, axis=0)
         base = np.median(like_ns - usual, axis=1)
@@ -253,7 +255,7 @@ def cause_of(outlier: OutlierCell, makeups: Makeups) -> Cause | None:
         {part.name: part for part in makeups.get((layer, outlier.component), ())}
         for layer in layers
     ]
-    nothing = Part(-1, 0.0, 0.0)
+    nothing = CellPart(-1, 0.0, 0.0)
     causes = []
     for name in {name for layer_parts in parts for name in layer_parts}:
         part, *peers = (layer_parts.get(name, nothing) for layer_parts in parts)

@@ -41,7 +41,7 @@ _FEWEST = 8  # steps of a kind below which none of them is called slow
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepSeries:
     """One entry a step, in order of begin; the arrays have one length."""
 
     step: Int64s
@@ -79,7 +79,7 @@ class BatchTimes:
         return 1e6 * self.requests / self.median_us if self.median_us else 0.0
 
 
-def steps_of(table: pd.DataFrame) -> Steps:
+def steps_of(table: pd.DataFrame) -> StepSeries:
     """The steps of the table that `step_accounting.step_books` returns."""
     begin = table["begin_ns"].to_numpy(np.int64)
     requests = table["decode_requests"].to_numpy(np.int64)
@@ -93,7 +93,7 @@ def steps_of(table: pd.DataFrame) -> Steps:
     # Prompts of other lengths are not alike: only steps without any, or of the same.
     groups = pd.Series(us).groupby([phase, requests, prompt])
     many = groups.transform("size").to_numpy() >= _FEWEST
-    return Steps(
+    return StepSeries(
         step=table["step"].to_numpy(np.int64),
         phase=phase.astype(np.int8),
         begin_s=(begin - begin.min(initial=np.iinfo(np.int64).max)) / 1e9 if len(begin) else us,
@@ -105,7 +105,7 @@ def steps_of(table: pd.DataFrame) -> Steps:
     )
 
 
-def batch_times(steps: Steps) -> tuple[BatchTimes, ...]:
+def batch_times(steps: StepSeries) -> tuple[BatchTimes, ...]:
     """Decode steps by how many requests decode in them, the smallest size first."""
     decode = steps.of("decode")
     decode = decode[steps.requests[decode] > 0]
@@ -148,7 +148,7 @@ class ContextFit:
         return self.at_shortest_us + self.slope_us * (context - self.shortest) / 1000
 
 
-def context_fits(steps: Steps) -> tuple[ContextFit, ...]:
+def context_fits(steps: StepSeries) -> tuple[ContextFit, ...]:
     """A fit for each batch size, of many sizes for those with the most steps."""
     decode = steps.of("decode")
     decode = decode[
