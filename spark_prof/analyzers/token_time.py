@@ -140,9 +140,9 @@ def _only_decode(steps: pd.DataFrame) -> pd.DataFrame:
 def _mean(steps: pd.DataFrame) -> float | None:
     """Time over tokens, in us."""
     sequences, tokens = given_tokens(steps)
-    sampled = float(tokens.sum())
+    token_count = float(tokens.sum())
     us = float((steps["step_us"].to_numpy(np.float64) * sequences).sum())
-    return us / sampled if sampled else None
+    return us / token_count if token_count else None
 
 
 @dataclass(frozen=True)
@@ -217,10 +217,10 @@ def _of_sizes(
 ) -> TokenTime:
     """The time over all steps from those of its sizes, each with how many tokens it has."""
     sizes = list(sizes)
-    tokens = sum(sampled for _, sampled in sizes)
-    us = sum(time.token_us * sampled for time, sampled in sizes) / tokens
-    alone = [(time.alone_us, sampled) for time, sampled in sizes if time.alone_us is not None]
-    took = sum(sampled / time.tokens_per_s for time, sampled in sizes if time.tokens_per_s)
+    tokens = sum(count for _, count in sizes)
+    us = sum(time.token_us * count for time, count in sizes) / tokens
+    alone = [(time.alone_us, count) for time, count in sizes if time.alone_us is not None]
+    took = sum(count / time.tokens_per_s for time, count in sizes if time.tokens_per_s)
     changed = replace(
         whole,
         token_us=us,
@@ -228,7 +228,7 @@ def _of_sizes(
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=tokens / took if took else 0.0,
         timed_steps=sum(time.timed_steps for time, _ in sizes),
-        timed_share=sum(sampled for time, sampled in sizes if time.timed_steps) / tokens,
+        timed_share=sum(count for time, count in sizes if time.timed_steps) / tokens,
     )
     if profiled is None:
         return changed

@@ -140,11 +140,13 @@ def _long(steps: pd.DataFrame, start: Int64s) -> tuple[Int64s, Flags]:
     follows = np.append((piece[1:] == piece[:-1]) & (np.diff(number) == 1), False)[:count]
     # Without work left the engine may wait for the next request as long as it likes.
     follows &= steps["unfinished"].fillna(0).to_numpy(np.float64) > 0
-    lengths = pd.Series(np.where(follows & (length > 0), length, np.nan))
-    usual = lengths.groupby(steps["phase"].astype(str).to_numpy()).transform("median").to_numpy()
+    usual_lengths = pd.Series(np.where(follows & (length > 0), length, np.nan))
+    usual = (
+        usual_lengths.groupby(steps["phase"].astype(str).to_numpy()).transform("median").to_numpy()
+    )
     long = length > np.maximum(_STALL_NS, _STALL_TIMES * usual)
     # Of a phase with few steps the long one may be the median.
-    long |= length > max(_ABSURD_NS, _STALL_TIMES * float(lengths.median()))
+    long |= length > max(_ABSURD_NS, _STALL_TIMES * float(usual_lengths.median()))
     return length, follows & long
 
 

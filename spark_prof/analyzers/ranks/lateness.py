@@ -98,14 +98,14 @@ def lateness_of(
     begun = calls.groupby("call")["start_ns"].transform("min")
     first = begun == begun.groupby(calls["turn"]).transform("min")
     places = (calls[first], calls[~first])
-    latenesses = [
+    by_place = [
         _of_calls(rows, place, usual_ns, named) for place, rows in zip(PLACES, places, strict=True)
     ]
-    certain = [late for late in latenesses if late]
-    if len(certain) > 1 and len({late.ranks for late in certain}) == 1:
+    latenesses = [late for late in by_place if late]
+    if len(latenesses) > 1 and len({late.ranks for late in latenesses}) == 1:
         # The same ranks throughout: one thing to look at.
-        certain = [_of_calls(calls, "inside", usual_ns, named) or certain[0]]
-    yield from certain
+        latenesses = [_of_calls(calls, "inside", usual_ns, named) or latenesses[0]]
+    yield from latenesses
 
 
 def _of_calls(

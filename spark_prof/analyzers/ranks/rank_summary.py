@@ -61,13 +61,13 @@ def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, 
     last = start == latest
     waits = pd.Series(wait, calls.index).groupby(calls["call"])
     others_wait, size = waits.transform("sum").to_numpy() - wait, waits.transform("size").to_numpy()
-    split = calls.assign(
+    split_calls = calls.assign(
         wait_ns=wait,
         transfer_ns=end - start - wait,
         last=last,
         others_wait_ns=np.where(last, others_wait / np.maximum(size - 1, 1), 0.0),
     )
-    return split[~bad], int(bad.sum())
+    return split_calls[~bad], int(bad.sum())
 
 
 def waits_by_length(calls: pd.DataFrame) -> pd.DataFrame:
