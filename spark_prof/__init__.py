@@ -136,14 +136,16 @@ def why(
         CommandError: a source is none of these, or they cannot be asked together.
     """
     from spark_prof.cli.doctor import gpu_named
-    from spark_prof.datasets.why_sides import Asked, why_of
+    from spark_prof.datasets.why_sides import WhySettings, why_of
     from spark_prof.errors import CommandError
     from spark_prof.notebook import NotebookWhy
 
     if not sources:
         raise CommandError("why needs a source: a folder with a config.json, or a recording")
     rates = ",".join(map(str, measured))
-    question = Asked(gpu_named(gpu), batch, tensor_parallel, context, rates, tuple(map(str, bench)))
+    question = WhySettings(
+        gpu_named(gpu), batch, tensor_parallel, context, rates, tuple(map(str, bench))
+    )
     return NotebookWhy.of(why_of([str(source) for source in sources], question))
 
 

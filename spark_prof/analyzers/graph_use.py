@@ -53,15 +53,17 @@ def graph_use(bundle: Bundle, rank: int) -> tuple[GraphUse, ...]:
         kind=captures["kind"].astype(str).to_numpy()[at],
         mode=captures["mode"].astype(str).to_numpy()[at],
     )
-    found = []
-    for (kind, mode), own in rows.groupby(["kind", "mode"]):
-        launches = own.groupby("step").size()
-        ran = own.groupby(["step", "call", "at"]).size().groupby(["step", "call"]).max()
-        of = pieces[ran.index.get_level_values("call")]
+    graphs = []
+    for (kind, mode), replays in rows.groupby(["kind", "mode"]):
+        launches = replays.groupby("step").size()
+        call_replays = (
+            replays.groupby(["step", "call", "at"]).size().groupby(["step", "call"]).max()
+        )
+        of = pieces[call_replays.index.get_level_values("call")]
         if mode == BREAKABLE:  # a piece without a kernel is launched, too
-            launches = (ran * of).groupby("step").sum()
-        breaks = float((ran * (of - 1)).groupby("step").sum().median())
-        found.append(
+            launches = (call_replays * of).groupby("step").sum()
+        breaks = float((call_replays * (of - 1)).groupby("step").sum().median())
+        graphs.append(
             GraphUse(
                 kind=str(kind),
                 mode=str(mode),
@@ -71,29 +73,31 @@ def graph_use(bundle: Bundle, rank: int) -> tuple[GraphUse, ...]:
                 eager_breaks=breaks if mode == BREAKABLE else None,
             )
         )
-    return tuple(sorted(found, key=lambda row: (GRAPH_KINDS.index(row.kind), -row.steps, row.mode)))
+    return tuple(
+        sorted(graphs, key=lambda row: (GRAPH_KINDS.index(row.kind), -row.steps, row.mode))
+    )
 
 
 def in_graphs_of(bundle: Bundle, rank: int, kind: str, nodes: Integers) -> Flags:
     """Which of these nodes are of a graph of that kind, 0 being no node."""
     captures = bundle.frame("captures", rank)
-    wanted = (captures["kind"].astype(str) == kind).to_numpy()
-    if not wanted.any():
+    of_kind = (captures["kind"].astype(str) == kind).to_numpy()
+    if not of_kind.any():
         return np.zeros(len(nodes), bool)
     at = _captured(bundle, rank, captures, nodes)
-    found: Flags = (at >= 0) & wanted[at]
-    return found
+    flags: Flags = (at >= 0) & of_kind[at]
+    return flags
 
 
 def _captured(bundle: Bundle, rank: int, captures: pd.DataFrame, nodes: Integers) -> Integers:
     """The row in `captures` of the graph of each node, -1 for none."""
-    known = bundle.frame("graph_nodes", rank, ["node", "capture"]).sort_values("node")
-    place = positions(known["node"].to_numpy(np.int64), nodes)
-    number = np.append(known["capture"].to_numpy(np.int64), -1)[place]
+    graph_nodes = bundle.frame("graph_nodes", rank, ["node", "capture"]).sort_values("node")
+    place = positions(graph_nodes["node"].to_numpy(np.int64), nodes)
+    number = np.append(graph_nodes["capture"].to_numpy(np.int64), -1)[place]
     order = np.argsort(captures["capture"].to_numpy(np.int64), kind="stable")
     row = positions(captures["capture"].to_numpy(np.int64)[order], number)
-    found: Integers = np.where((row >= 0) & (nodes != 0), np.append(order, -1)[row], -1)
-    return found
+    capture_rows: Integers = np.where((row >= 0) & (nodes != 0), np.append(order, -1)[row], -1)
+    return capture_rows
 
 
 def _calls(captures: pd.DataFrame) -> Integers:

@@ -47,16 +47,18 @@ def with_own_starts(rows: pd.DataFrame) -> pd.DataFrame:
     together = (start[1:] == start[:-1]).any()
     order = np.lexsort((end, start, stream)) if together else np.argsort(stream, kind="stable")
     reached = np.empty_like(start)
-    for own in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
-        reached[own] = np.append(start[own[:1]], np.maximum.accumulate(end[own])[:-1])
+    for of_stream in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
+        reached[of_stream] = np.append(
+            start[of_stream[:1]], np.maximum.accumulate(end[of_stream])[:-1]
+        )
     # What ended before the other one did not wait for it: branches of a graph have one stream.
     ahead = np.where(end > reached, np.maximum(reached - start, 0), 0)
     if not ahead.any():
         return rows
-    found = rows.assign(start_ns=start + ahead, ahead_ns=ahead)
-    if ascends(found["start_ns"].to_numpy()):
-        return found
-    return found.sort_values("start_ns", kind="stable", ignore_index=True)
+    moved = rows.assign(start_ns=start + ahead, ahead_ns=ahead)
+    if ascends(moved["start_ns"].to_numpy()):
+        return moved
+    return moved.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,13 @@ class OwnedTime:
     def weighted(self, weights: Floats) -> Floats:
         """The sum over the windows of each row's part, times a weight of each window, in ns."""
         weight = np.append(weights, 0.0)
-        found = by_blocks(
+        sums = by_blocks(
             len(self.length), np.float64, lambda b: self.length[b] * weight[self.window[b]]
         )
         if len(self.shared):
-            found[self.shared] = self._passed(self.closed, weights)
-            found[self.shared] -= self._passed(self.opened, weights)
-        return found
+            sums[self.shared] = self._passed(self.closed, weights)
+            sums[self.shared] -= self._passed(self.opened, weights)
+        return sums
 
     def _passed(self, moment: Int64s, weights: Floats) -> Floats:
         """What a clock shows that advances as much faster in a window as that one weighs."""
@@ -138,11 +140,13 @@ def attribute_rows(
         latest = np.maximum.accumulate(np.maximum(work.end, work.start))
         blocks = [slice(at, at + _BLOCK) for at in range(0, len(work.start), _BLOCK)]
         edges = begin, finish
-        found = at_once(*(partial(_block, work, b, latest, edges, kinds, window) for b in blocks))
-        for first, own, _ in found:
+        block_times = at_once(
+            *(partial(_block, work, b, latest, edges, kinds, window) for b in blocks)
+        )
+        for first, window_times, _ in block_times:
             for total in totals:
-                total[first : first + len(own)] += own
-        rows = np.concatenate([rows for *_, rows in found])
+                total[first : first + len(window_times)] += window_times
+        rows = np.concatenate([rows for *_, rows in block_times])
         shares = _add_shared(work, rows, edges, totals)
         between = _between_kernels(work, begin, finish, latest)
     length = np.maximum(work.end - work.start, 0)
@@ -184,13 +188,15 @@ def _block(
     cell = (window[lone] - first) * kinds + work.kind[block][lone]
     size = (int(window[-1]) + 1 - first) * kinds
     took = (end - start)[lone].astype(np.float64)
-    own: Floats = np.bincount(cell, weights=took, minlength=max(size, 0)).astype(np.float64)
-    return first, own.reshape(-1, kinds), np.flatnonzero(shares) + block.start
+    window_times: Floats = np.bincount(cell, weights=took, minlength=max(size, 0)).astype(
+        np.float64
+    )
+    return first, window_times.reshape(-1, kinds), np.flatnonzero(shares) + block.start
 
 
 def _between_kernels(work: Work, begin: Int64s, finish: Int64s, latest: Int64s) -> Floats:
     """How long nothing ran between the first and the last kernel that starts in each window."""
-    found = np.zeros(len(begin))
+    idle_between = np.zeros(len(begin))
     kernels = np.flatnonzero(work.kernel)
     opens, closes = np.searchsorted(work.start, begin), np.searchsorted(work.start, finish)
     first, last = np.searchsorted(kernels, opens), np.searchsorted(kernels, closes) - 1
@@ -202,8 +208,8 @@ def _between_kernels(work: Work, begin: Int64s, finish: Int64s, latest: Int64s) 
     np.cumsum(np.maximum(idle, 0, out=idle), out=idle)
     # What reaches into a window from before runs at its very begin.
     running = (opens > 0) & (latest[opens - 1] > begin[some])
-    found[some] = waited[last + 1] - waited[np.where(running, opens, first + 1)]
-    return found
+    idle_between[some] = waited[last + 1] - waited[np.where(running, opens, first + 1)]
+    return idle_between
 
 
 class _Shared(NamedTuple):
@@ -230,15 +236,15 @@ def _add_shared(
     kinds = work.kind[rows]
     moments, shared, lone = clocks_of(start, end)
 
-    def shown(moment: Int64s) -> tuple[npt.NDArray[np.number], Floats, Floats]:
+    def readings_at(moment: Int64s) -> tuple[npt.NDArray[np.number], Floats, Floats]:
         """The time, and what both clocks show at it."""
         return moment, np.interp(moment, moments, shared), np.interp(moment, moments, lone)
 
     edges = (windows[0] - origin, windows[1] - origin)
-    readings = zip(totals, *map(shown, (*edges, start, end)), strict=True)
+    readings = zip(totals, *map(readings_at, (*edges, start, end)), strict=True)
     for total, begun, finished, opened, closed in readings:
         for kind in np.unique(kinds):
-            starts, ends = (np.sort(each[kinds == kind]) for each in (opened, closed))
+            starts, ends = (np.sort(clock[kinds == kind]) for clock in (opened, closed))
             total[:, kind] += _passed(finished, starts) - _passed(finished, ends)
             total[:, kind] -= _passed(begun, starts) - _passed(begun, ends)
     return _Shared(rows, start, end, moments, shared, edges)
@@ -263,6 +269,6 @@ def clocks_of(start: Int64s, end: Int64s) -> tuple[Int64s, Floats, Floats]:
 def _passed(at: npt.NDArray[np.number], since: npt.NDArray[np.number]) -> Floats:
     """How much has passed, at readings of a clock, since each of others, which ascend: the sum."""
     sums = np.append(0.0, np.cumsum(since, dtype=np.float64))
-    done = np.searchsorted(since, at, side="right")
-    passed: Floats = at * done.astype(np.float64) - sums[done]
+    earlier = np.searchsorted(since, at, side="right")
+    passed: Floats = at * earlier.astype(np.float64) - sums[earlier]
     return passed

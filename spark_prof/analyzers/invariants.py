@@ -233,7 +233,7 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
     if roofline is None or not any(row.floor_us for p in roofline.phases for row in p.rows):
         return None
     clock, tick = _clock(report), _tick_us(kernels)
-    found = []
+    broken = []
     for phase in roofline.phases:
         for row in phase.rows:
             least = surely_us(row, roofline.ceilings, clock) / row.calls
@@ -245,9 +245,9 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
                 f"{least:,.2f} us that its bytes need at least: it reads other weights than those "
                 "it is taken to read. Its lower bound is not known."
             )
-            found.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
+            broken.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
                                 (phase.phase, *row.place)))  # fmt: skip
-    return found
+    return broken
 
 
 def step_floors(report: Report) -> list[Broken] | None:
@@ -271,11 +271,11 @@ def step_floors(report: Report) -> list[Broken] | None:
 
 def _clock(report: Report) -> float:
     """Highest clock over the data sheet's; 1 where either is not known."""
-    known = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    sheet = find_gpu(report.gpu.name, report.gpu.compute_capability)
     highest = report.gpu.clocks.highest_mhz if report.gpu.clocks else None
-    if not known or not known.clock_hz or not highest:
+    if not sheet or not sheet.clock_hz or not highest:
         return 1.0
-    return max(highest * 1e6 / known.clock_hz, 1.0)
+    return max(highest * 1e6 / sheet.clock_hz, 1.0)
 
 
 def _tick_us(kernels: pd.DataFrame) -> float:
@@ -346,13 +346,13 @@ def _without_layer_counts(report: Report, keys: Sequence[tuple[object, ...]]) ->
         )
 
     tokens = tuple(replace(t, rows=without(t.rows)) for t in report.tokens)
-    found = report.conversions
-    found = replace(
-        found,
-        charged=tuple(replace(row, layers=0) for row in found.charged),
-        padding=tuple(replace(row, layers=0) for row in found.padding),
+    conversions = report.conversions
+    conversions = replace(
+        conversions,
+        charged=tuple(replace(row, layers=0) for row in conversions.charged),
+        padding=tuple(replace(row, layers=0) for row in conversions.padding),
     )
-    return LazyReport(report, tokens=tokens, conversions=found)
+    return LazyReport(report, tokens=tokens, conversions=conversions)
 
 
 _FLOORS = ("roofline", "counters")

@@ -27,12 +27,12 @@ def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     placed = with_known_layers(bundle, rank, place_kernels(bundle, rank, schema))
     names = placed["name"].cat
     evidence = evidence_of(bundle, rank)
-    known = [evidence.label(str(name)) for name in names.categories]
+    labels = [evidence.label(str(name)) for name in names.categories]
     codes = names.codes.to_numpy()
     placed["layer"] = placed["layer"].astype(np.int32)
     placed["phase"] = _phases(bundle, rank, placed["step"])
     for column in ("engine", "precision", "evidence", "conversion"):
-        words = np.array([*(getattr(label, column) or "" for label in known), ""], object)
+        words = np.array([*(getattr(label, column) or "" for label in labels), ""], object)
         placed[column] = pd.Categorical(words)[codes]
     return placed[[*schema, *LABELS]]
 

@@ -39,7 +39,7 @@ WHOLE = ""
 Parts = frozenset[tuple[int, str]]
 """Layers, each with a component or WHOLE."""
 
-_Ran = frozenset[tuple[str, int, bool]]
+_Kernels = frozenset[tuple[str, int, bool]]
 """A component, how many of its kernels ran, and whether Inductor fused them."""
 
 
@@ -100,31 +100,39 @@ def layers_alike(tables: LayerTables) -> list[Broken] | None:
     """Layers that run other kernels than others of their kind; None where no two are of a kind."""
     kinds = kinds_of(tables.config, tables.modules)
     calls = _calls_of_layers(tables.sums)
-    alike: dict[str, dict[int, _Ran]] = defaultdict(dict)
-    for layer, ran in calls.items():
+    layers_of_kind: dict[str, dict[int, _Kernels]] = defaultdict(dict)
+    for layer, kernels in calls.items():
         if layer in kinds:
-            alike[kinds[layer]][layer] = ran
-    if not any(len(layers) > 1 for layers in alike.values()):
+            layers_of_kind[kinds[layer]][layer] = kernels
+    if not any(len(layers) > 1 for layers in layers_of_kind.values()):
         return None
     ends = {min(calls), max(calls)}
-    return [found for kind, layers in alike.items() for found in _differing(kind, layers, ends)]
+    return [
+        broken
+        for kind, layers in layers_of_kind.items()
+        for broken in _differing(kind, layers, ends)
+    ]
 
 
-def _differing(kind: str, layers: Mapping[int, _Ran], ends: Collection[int]) -> Iterable[Broken]:
-    inner = [ran for layer, ran in layers.items() if layer not in ends]
+def _differing(
+    kind: str, layers: Mapping[int, _Kernels], ends: Collection[int]
+) -> Iterable[Broken]:
+    inner = [kernels_of_layer for layer, kernels_of_layer in layers.items() if layer not in ends]
     usual, _ = Counter(inner or layers.values()).most_common(1)[0]
     unlike = {
-        layer: {part for part, _, fused in ran ^ usual if layer not in ends or not fused}
+        layer: {
+            part for part, _, fused in kernels_of_layer ^ usual if layer not in ends or not fused
+        }
         - (_AT_THE_BORDER if layer in ends else set())
-        for layer, ran in layers.items()
+        for layer, kernels_of_layer in layers.items()
     }
-    others = sorted(layer for layer, names in unlike.items() if names)
-    for own in dict.fromkeys(layers[layer] for layer in others):
-        same = [layer for layer in others if layers[layer] == own]
+    deviants = sorted(layer for layer, names in unlike.items() if names)
+    for kernels in dict.fromkeys(layers[layer] for layer in deviants):
+        same = [layer for layer in deviants if layers[layer] == kernels]
         differ = sorted(set[str]().union(*(unlike[layer] for layer in same)))
         yield Broken(
             f"Layers of one kind ({kind}) do not run the same: {_listed(same)} differ in "
-            f"{', '.join(differ)} from the {len(layers) - len(others)} others. Whose those "
+            f"{', '.join(differ)} from the {len(layers) - len(deviants)} others. Whose those "
             "kernels are is not known.",
             f"layers: {_listed(same)}",
             (tuple(same), tuple(differ)),
@@ -133,26 +141,26 @@ def _differing(kind: str, layers: Mapping[int, _Ran], ends: Collection[int]) -> 
 
 def found_layers(tables: LayerTables) -> list[Broken] | None:
     """All layers, where they are not those of the model; None where its layers are unknown."""
-    wanted = {int(n) for n in tables.modules["layer"].unique() if n >= 0}
-    wanted = wanted or set(range(Config(tables.config).layers))
-    found = {int(n) for n in tables.sums["layer"].unique() if n >= 0}
-    if not wanted or not found:
+    expected = {int(n) for n in tables.modules["layer"].unique() if n >= 0}
+    expected = expected or set(range(Config(tables.config).layers))
+    reported = {int(n) for n in tables.sums["layer"].unique() if n >= 0}
+    if not expected or not reported:
         return None
-    missing, extra = sorted(wanted - found), sorted(found - wanted)
+    missing, extra = sorted(expected - reported), sorted(reported - expected)
     if not missing and not extra:
         return []
     parts = [f"{_listed(missing)} were not found"] if missing else []
     parts += [f"{_listed(extra)} are none of its"] if extra else []
-    text = f"The model has {len(wanted)} layers, the report {len(found)}: {'; '.join(parts)}. "
+    text = f"The model has {len(expected)} layers, the report {len(reported)}: {'; '.join(parts)}. "
     why = "Which kernels belong to which layer is not known."
-    return [Broken(text + why, "layers", (tuple(sorted(found)), (WHOLE,)))]
+    return [Broken(text + why, "layers", (tuple(sorted(reported)), (WHOLE,)))]
 
 
 def by_kind(components: Mapping[int, Iterable[str]]) -> list[list[int]]:
     """The layers of each kind, by what each layer has: only such are held against each other."""
     kinds: dict[frozenset[str], list[int]] = defaultdict(list)
-    for layer, own in components.items():
-        kinds[_PARTS.intersection(own)].append(layer)
+    for layer, names in components.items():
+        kinds[_PARTS.intersection(names)].append(layer)
     return list(kinds.values())
 
 
@@ -171,23 +179,27 @@ def kinds_of(config: Mapping[str, Any], layers: pd.DataFrame) -> dict[int, str]:
             blocks[int(layer)].add(str(component))
     if blocks:
         return {
-            layer: " ".join([*kinds[layer : layer + 1], *sorted(own)])
-            for layer, own in blocks.items()
+            layer: " ".join([*kinds[layer : layer + 1], *sorted(names)])
+            for layer, names in blocks.items()
         }
     return {} if read.experts else dict(enumerate(kinds))
 
 
-def _calls_of_layers(sums: pd.DataFrame) -> dict[int, _Ran]:
+def _calls_of_layers(sums: pd.DataFrame) -> dict[int, _Kernels]:
     """By layer, how many kernels of each component all decode steps ran."""
     rows = sums[(sums["phase"] == "decode").to_numpy() & (sums["layer"] >= 0).to_numpy()]
     rows = rows.assign(fused=rows["name"].astype(str).str.startswith(_FUSED))
     counts = rows.groupby(["layer", "component", "fused"], observed=True)[["calls"]].sum()
-    found: dict[int, _Ran] = defaultdict(frozenset)
+    calls_of: dict[int, _Kernels] = defaultdict(frozenset)
     for (layer, component, fused), calls in counts.itertuples(name=None):
-        found[int(layer)] |= {(str(component), calls, bool(fused))}
-    return found
+        calls_of[int(layer)] |= {(str(component), calls, bool(fused))}
+    return calls_of
 
 
 def _listed(layers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, layers[:_MOST_LAYERS]))
-    return f"{shown} and {len(layers) - _MOST_LAYERS} more" if len(layers) > _MOST_LAYERS else shown
+    listing = ", ".join(map(str, layers[:_MOST_LAYERS]))
+    return (
+        f"{listing} and {len(layers) - _MOST_LAYERS} more"
+        if len(layers) > _MOST_LAYERS
+        else listing
+    )

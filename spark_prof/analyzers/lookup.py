@@ -28,14 +28,14 @@ def by_blocks(
     rows: int, dtype: npt.DTypeLike, values_of: Callable[[slice], npt.NDArray[Any]]
 ) -> npt.NDArray[Any]:
     """An array of so many rows, of which `values_of` gives the rows of a slice."""
-    found = np.empty(rows, dtype)
+    values = np.empty(rows, dtype)
 
     def fill(start: int) -> None:
         block = slice(start, min(start + _BLOCK, rows))
-        found[block] = values_of(block)
+        values[block] = values_of(block)
 
     at_once(*(partial(fill, start) for start in range(0, rows, _BLOCK)))
-    return found
+    return values
 
 
 def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
@@ -81,29 +81,29 @@ def copies_in(kernels: pd.DataFrame) -> Flags:
     return NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
 
 
-def positions(known: Integers, wanted: Integers) -> Positions:
-    """Where each wanted number stands among the known ones, -1 where it is none of them.
+def positions(ascending: Integers, numbers: Integers) -> Positions:
+    """Where each of the numbers stands among the ascending ones, -1 where it is none of them.
 
-    The known numbers ascend and are distinct.
+    The ascending numbers are distinct.
     """
-    if not len(known):
-        return np.full(len(wanted), -1, np.int32)
-    lowest, highest = int(known[0]), int(known[-1])
+    if not len(ascending):
+        return np.full(len(numbers), -1, np.int32)
+    lowest, highest = int(ascending[0]), int(ascending[-1])
     span = highest - lowest + 1
     # Numbers that were counted up are found in a table, scattered ones by their hash.
-    if span > max(len(wanted), _SMALL_TABLE):
-        return pd.Index(known).get_indexer(pd.Index(wanted)).astype(np.int32)
+    if span > max(len(numbers), _SMALL_TABLE):
+        return pd.Index(ascending).get_indexer(pd.Index(numbers)).astype(np.int32)
     table = np.full(span + 1, -1, np.int32)
-    table[known.astype(np.int64) - lowest] = np.arange(len(known), dtype=np.int32)
+    table[ascending.astype(np.int64) - lowest] = np.arange(len(ascending), dtype=np.int32)
     # As an unsigned number a difference below 0 is larger than any span.
-    unsigned = np.dtype(f"u{wanted.dtype.itemsize}")
-    zero, last = np.array(lowest, wanted.dtype).view(unsigned), unsigned.type(span)
+    unsigned = np.dtype(f"u{numbers.dtype.itemsize}")
+    zero, last = np.array(lowest, numbers.dtype).view(unsigned), unsigned.type(span)
 
-    def found(block: slice) -> Positions:
-        places: Positions = table[np.minimum(wanted[block].view(unsigned) - zero, last)]
+    def block_positions(block: slice) -> Positions:
+        places: Positions = table[np.minimum(numbers[block].view(unsigned) - zero, last)]
         return places
 
-    return by_blocks(len(wanted), np.int32, found)
+    return by_blocks(len(numbers), np.int32, block_positions)
 
 
 def combined(*columns: pd.Series | npt.NDArray[Any]) -> tuple[Integers, Integers]:
@@ -149,8 +149,8 @@ def _numbered(code: Integers, codes: int) -> tuple[Integers, Integers]:
     """Numbers in order of first occurrence, and the row of each first occurrence."""
     rows = len(code)
     if codes > max(rows, _SMALL_TABLE):
-        code, known = pd.factorize(code)
-        codes = len(known)
+        code, distinct = pd.factorize(code)
+        codes = len(distinct)
     first = np.full(codes, rows)
     first[code[::-1]] = np.arange(rows - 1, -1, -1)
     occurs = np.flatnonzero(first < rows)

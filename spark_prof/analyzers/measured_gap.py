@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_prof.analyzers.why_sides import Side
+from spark_prof.analyzers.why_sides import WhySide
 
 BYTES, KERNELS, BEYOND = "bytes", "kernels", "beyond"
 WAITS, OUTSIDE = "waits", "outside"
@@ -44,7 +44,7 @@ class Gap:
         return self.slow_us - self.fast_us
 
 
-def gap_of(a: Side, b: Side, bytes_known: bool = True) -> Gap | None:
+def gap_of(a: WhySide, b: WhySide, bytes_known: bool = True) -> Gap | None:
     """What lies between the measured rates of two sides; None where one has none.
 
     35 and 44 tokens/s of checkpoints that read 4.16 and 3.93 GB at 231 GB/s are 5.84 ms apart, of
@@ -58,24 +58,24 @@ def gap_of(a: Side, b: Side, bytes_known: bool = True) -> Gap | None:
     slow, fast = sorted((a, b), key=lambda side: -(side.rate.step_us if side.rate else 0.0))
     assert slow.rate is not None
     assert fast.rate is not None
-    taken = slow.rate.step_us, fast.rate.step_us
-    sides = tuple(zip((slow, fast), taken, strict=True))
+    step_times = slow.rate.step_us, fast.rate.step_us
+    sides = tuple(zip((slow, fast), step_times, strict=True))
     too_fast = tuple(side.name for side, us in sides if us < side.bound_us)
-    gap = Gap(slow.name, fast.name, *taken, (), too_fast, bytes_known=bytes_known)
+    gap = Gap(slow.name, fast.name, *step_times, (), too_fast, bytes_known=bytes_known)
     if too_fast:
         return gap
     rows = [_taken_apart(side, us, bool(slow.us and fast.us), bytes_known) for side, us in sides]
-    between = taken[0] - taken[1]
+    between = step_times[0] - step_times[1]
     parts = tuple(
         GapPart(kind, rows[0][kind], rows[1][kind],
                 (rows[0][kind] - rows[1][kind]) / between if between else None)
         for kind in rows[0]
     )  # fmt: skip
-    by_bytes = taken[1] - fast.bound_us + slow.bound_us if bytes_known else 0.0
-    return Gap(gap.slow, gap.fast, *taken, parts, bytes_us=by_bytes, bytes_known=bytes_known)
+    by_bytes = step_times[1] - fast.bound_us + slow.bound_us if bytes_known else 0.0
+    return Gap(gap.slow, gap.fast, *step_times, parts, bytes_us=by_bytes, bytes_known=bytes_known)
 
 
-def _taken_apart(side: Side, us: float, recorded: bool, bytes_known: bool) -> dict[str, float]:
+def _taken_apart(side: WhySide, us: float, recorded: bool, bytes_known: bool) -> dict[str, float]:
     """The parts of what was measured of a side, which add up to it."""
     bound = side.bound_us if bytes_known else 0.0
     parts = {BYTES: bound} if bytes_known else {}

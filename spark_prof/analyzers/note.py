@@ -21,9 +21,9 @@ class Note(str):
 
     def __new__(cls, text: str, about: About = "figures") -> Note:
         """The sentence."""
-        made = super().__new__(cls, text)
-        made.about = about
-        return made
+        note = super().__new__(cls, text)
+        note.about = about
+        return note
 
 
 def about(note: str) -> About:

@@ -39,22 +39,22 @@ class OneLayer:
     kernels: tuple[LayerKernel, ...]
 
 
-def layer_of(found: Summary, layer: int) -> OneLayer:
+def layer_of(summary: Summary, layer: int) -> OneLayer:
     """A layer of a report: of its decode steps, or where none decodes of the most frequent ones."""
-    phases = found.steps["phase"].astype(str)
+    phases = summary.steps["phase"].astype(str)
     counts = phases.value_counts()
     phase = "decode" if "decode" in counts else str(counts.index[0])
-    rows = found.sums[(found.sums["phase"] == phase) & (found.sums["layer"] >= 0)]
-    known = sorted(set(rows["layer"].tolist()))
-    if layer not in known:
-        have = f"it has {known[0]} to {known[-1]}" if known else "no kernel of it has a layer"
-        raise CommandError(f"{found.report.run.source} has no layer {layer}; {have}")
-    components = {each: rows.loc[rows["layer"] == each, "component"] for each in known}
-    alike = next(kind for kind in by_kind(components) if layer in kind)
-    others = [each for each in alike if each != layer]
+    rows = summary.sums[(summary.sums["phase"] == phase) & (summary.sums["layer"] >= 0)]
+    numbers = sorted(set(rows["layer"].tolist()))
+    if layer not in numbers:
+        have = f"it has {numbers[0]} to {numbers[-1]}" if numbers else "no kernel of it has a layer"
+        raise CommandError(f"{summary.report.run.source} has no layer {layer}; {have}")
+    components = {number: rows.loc[rows["layer"] == number, "component"] for number in numbers}
+    same_kind = next(kind for kind in by_kind(components) if layer in kind)
+    peers = [number for number in same_kind if number != layer]
     times = rows.pivot_table("us", _KEYS, "layer", "sum", observed=True, fill_value=0.0)
-    like, mine = times.reindex(columns=others), rows[rows["layer"] == layer]
-    medians = like.median(axis=1) if others else pd.Series(0.0, times.index)
+    like, mine = times.reindex(columns=peers), rows[rows["layer"] == layer]
+    medians = like.median(axis=1) if peers else pd.Series(0.0, times.index)
     calls = mine.groupby(_KEYS, observed=True)["step_calls"].sum()
     bases = mine.sort_values("us").groupby(_KEYS, observed=True)["basis"].last()
     figures = zip(times.index, times[layer], medians, strict=True)
@@ -74,9 +74,9 @@ def layer_of(found: Summary, layer: int) -> OneLayer:
     return OneLayer(
         layer,
         phase,
-        int(counts[phase]) if found.report.run.tells_steps else 0,
+        int(counts[phase]) if summary.report.run.tells_steps else 0,
         float(times[layer].sum()),
-        tuple(others),
-        float(like.sum().median()) if others else None,
+        tuple(peers),
+        float(like.sum().median()) if peers else None,
         tuple(sorted(kernels, key=lambda row: -max(row.us, row.others_us))),
     )

@@ -58,8 +58,8 @@ def overhead_of_steps(steps: pd.DataFrame) -> tuple[Overhead, ...]:
     # The last step of a run has no next one, and the last of a stretch contains the switch.
     steps = steps[steps["run"].eq(steps["run"].shift(-1))]
     sizes = sorted(steps["decode_requests"].unique().tolist())
-    found = (_of_size(size, steps[steps["decode_requests"] == size]) for size in sizes)
-    return tuple(overhead for overhead in found if overhead is not None)
+    overheads = (_of_size(size, steps[steps["decode_requests"] == size]) for size in sizes)
+    return tuple(overhead for overhead in overheads if overhead is not None)
 
 
 def _of_size(size: int, steps: pd.DataFrame) -> Overhead | None:

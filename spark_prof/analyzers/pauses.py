@@ -32,8 +32,8 @@ def pauses_of(bundle: Bundle, rank: int) -> Pauses | None:
 
     Example: 19 pauses, 17.4 s in all, up to 1.6 s, in a recording of 50 s.
     """
-    told = mapping_in(bundle.facts(rank), "pauses")
-    numbers = [told.get(name) for name in ("count", "total_ns", "longest_ns")]
+    pauses = mapping_in(bundle.facts(rank), "pauses")
+    numbers = [pauses.get(name) for name in ("count", "total_ns", "longest_ns")]
     if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
         return None
     count, total, longest = (int(number) for number in numbers if isinstance(number, int))

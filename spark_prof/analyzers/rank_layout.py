@@ -36,7 +36,7 @@ class Layout:
     missing: tuple[int, ...]  # ranks of the run that the bundle does not have
     crosses_replicas: bool
     """Whether experts are spread over data-parallel replicas, whose batches differ."""
-    known: bool  # whether the recording tells the sizes; else all its ranks are one group
+    sizes_known: bool  # whether the recording tells the sizes; else all its ranks are one group
     told_replicas: int  # data-parallel size that the ranks know; `data` has those that know nothing
 
     @property
@@ -83,18 +83,18 @@ class Parallel:
 def layout_of(bundle: Bundle) -> Layout:
     """The arrangement that the ranks' own facts tell; all ranks one team where they tell none."""
     facts = [bundle.facts(rank) for rank in bundle.ranks]
-    known = max((sizes for fact in facts if (sizes := _sizes(fact))), default=None)
-    highest, told = max(bundle.ranks, default=0), 1
-    if known is None:
+    sizes_of_run = max((sizes for fact in facts if (sizes := _sizes(fact))), default=None)
+    highest, replicas = max(bundle.ranks, default=0), 1
+    if sizes_of_run is None:
         # PyTorch's profiler tells how many there are, of each replica that knows no other.
         worlds = [fact.get("world_size") for fact in facts if not fact.get("replica")]
         sizes_of_world = [w for w in worlds if isinstance(w, int) and w <= HIGHEST_RANK + 1]
         alone = len(sizes_of_world) < len(facts)
         tensor, pipeline, data = max([highest + 1, *([] if alone else sizes_of_world)]), 1, 1
     else:
-        tensor, pipeline, told = known
+        tensor, pipeline, replicas = sizes_of_run
         # Replicas of a dense model are engines of their own, each of which knows of no other.
-        data = max(told, highest // (tensor * pipeline) + 1)
+        data = max(replicas, highest // (tensor * pipeline) + 1)
     members: dict[tuple[int, int], list[int]] = {}
     for rank in bundle.ranks:
         stage_of_all, _ = divmod(rank, tensor)
@@ -105,8 +105,10 @@ def layout_of(bundle: Bundle) -> Layout:
         for (replica, stage), ranks in sorted(members.items())
     )
     missing = tuple(sorted(set(range(tensor * pipeline * data)) - set(bundle.ranks)))
-    crosses = told > 1 and _has_experts(bundle)
-    return Layout(tensor, pipeline, data, teams, missing, crosses, known is not None, told)
+    crosses = replicas > 1 and _has_experts(bundle)
+    return Layout(
+        tensor, pipeline, data, teams, missing, crosses, sizes_of_run is not None, replicas
+    )
 
 
 def parallel_of(bundle: Bundle, rank: int) -> Parallel:
@@ -117,9 +119,9 @@ def parallel_of(bundle: Bundle, rank: int) -> Parallel:
         ranks=bundle.ranks,
         missing=layout.missing,
         world=len(bundle.ranks) + len(layout.missing),
-        tensor=layout.tensor if layout.known else None,
-        pipeline=layout.pipeline if layout.known else None,
-        data=layout.data if layout.known else None,
+        tensor=layout.tensor if layout.sizes_known else None,
+        pipeline=layout.pipeline if layout.sizes_known else None,
+        data=layout.data if layout.sizes_known else None,
     )
 
 

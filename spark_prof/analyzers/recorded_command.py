@@ -64,8 +64,8 @@ def split(text: str) -> Words:
 
 def attached_to(words: Sequence[str]) -> str:
     """The server of this machine that was attached to; empty where a command was recorded."""
-    known = len(words) == 2 and words[0] == "--attach" and re.fullmatch(ATTACHED, words[1])
-    return words[1] if known else ""
+    is_attached = len(words) == 2 and words[0] == "--attach" and re.fullmatch(ATTACHED, words[1])
+    return words[1] if is_attached else ""
 
 
 def starting_words(words: Sequence[str], model: str = "") -> Words:
@@ -97,11 +97,11 @@ def engine_words(words: Sequence[str], model: str) -> Words:
     """
     if in_container(words):
         return starting_words(words)
-    found = recorded_engine(words, model)
+    engine = recorded_engine(words, model)
     try:
-        if found[0] == "vllm" and found[1:]:
-            return tuple(_vllm(list(found)))
-        return tuple(_arguments(list(found)))
+        if engine[0] == "vllm" and engine[1:]:
+            return tuple(_vllm(list(engine)))
+        return tuple(_arguments(list(engine)))
     except _RefusedError:
         return ()
 
@@ -131,8 +131,8 @@ def with_variables(words: Sequence[str], variables: Mapping[str, str]) -> Words:
     with_variables(["docker", "run", "i"], {"A": "1"}) == ("docker", "run", "-e", "A=1", "i")
     """
     begin = _behind_run(words)  # before anything else, where a file says something else
-    given = (word for name, value in variables.items() for word in ("-e", f"{name}={value}"))
-    return (*words[:begin], *given, *words[begin:])
+    options = (word for name, value in variables.items() for word in ("-e", f"{name}={value}"))
+    return (*words[:begin], *options, *words[begin:])
 
 
 def recorded_engine(words: Sequence[str], model: str) -> Words:
@@ -149,19 +149,19 @@ def recorded_engine(words: Sequence[str], model: str) -> Words:
     if names and names[0] == model:
         return (words[0] if "/" in words[0] else PLACE, *words[1:])
     named = (word for word in words if word == HIDDEN or (model and PurePath(word).name == model))
-    found = next(named, model or PLACE)
+    model_word = next(named, model or PLACE)
     # A name alone that a script was given is neither a folder nor on the hub.
-    return (found if "/" in found or found not in (HIDDEN, *words) else PLACE,)
+    return (model_word if "/" in model_word or model_word not in (HIDDEN, *words) else PLACE,)
 
 
 def _started(words: list[str]) -> list[str]:
     name = PurePath(words[0]).name if words else ""
     if prefix := _PREFIXES.get(name):
-        kept, rest = _options(words[1:], prefix.options)
+        options, rest = _options(words[1:], prefix.options)
         if prefix.argument:
-            kept.append(_let_through(prefix.argument, rest[0] if rest else ""))
+            options.append(_let_through(prefix.argument, rest[0] if rest else ""))
             rest = rest[1:]
-        return [name, *kept, *_started(rest)]
+        return [name, *options, *_started(rest)]
     if name == "env":
         count = next((n for n, word in enumerate(words[1:]) if "=" not in word), len(words) - 1)
         return ["env", *map(_variable, words[1 : 1 + count]), *_started(words[1 + count :])]
@@ -169,13 +169,13 @@ def _started(words: list[str]) -> list[str]:
         return [name, "run", *_container(words[2:])]
     if name in COMPOSES or (name in CONTAINERS and words[1:2] == ["compose"]):
         begun = 1 if name in COMPOSES else 2
-        kept, rest = _options(words[begun:], COMPOSE_OPTIONS)
+        options, rest = _options(words[begun:], COMPOSE_OPTIONS)
         if rest[:1] != ["run"]:
             raise _RefusedError
         return [
             name,
             *words[1:begun],
-            *kept,
+            *options,
             "run",
             *_container(rest[1:], SERVICE, SERVICE_OPTIONS),
         ]
@@ -207,25 +207,25 @@ def _module(name: str, words: list[str]) -> list[str]:
         return _vllm(["vllm", *words])[1:]
     if name != DEMO:
         raise _RefusedError
-    kept: list[str] = []
+    arguments: list[str] = []
     while words:
         if words[0] == "--engine" and words[1:] and harmless_arguments(words[1]):
-            kept += words[:2]
+            arguments += words[:2]
             words = words[2:]
         elif words[0].startswith("-"):
             option, words = _options(words, DEMO_OPTIONS, most=1)
-            kept += option
+            arguments += option
         else:
-            kept.append(PLACE if words[0] == HIDDEN else _let_through(MODEL, words[0]))
+            arguments.append(PLACE if words[0] == HIDDEN else _let_through(MODEL, words[0]))
             words = words[1:]
-    return kept
+    return arguments
 
 
 def _options(
     words: list[str], shapes: Mapping[str, str], most: int = 1000
 ) -> tuple[list[str], list[str]]:
     """The options at the beginning with their values, and the words behind them."""
-    kept: list[str] = []
+    options: list[str] = []
     while words and words[0].startswith("-") and most:
         name, equals, value = words[0].partition("=")
         shape = shapes.get(name)
@@ -234,9 +234,9 @@ def _options(
         size = 1 if equals or not shape else 2
         if shape:
             _let_through(shape, value if equals else "".join(words[1:2]))
-        kept += words[:size]
+        options += words[:size]
         words, most = words[size:], most - 1
-    return kept, words
+    return options, words
 
 
 def _variable(word: str) -> str:
@@ -244,8 +244,8 @@ def _variable(word: str) -> str:
     name, equals, value = word.partition("=")
     if name in PASSED_ON and (not equals or value == HIDDEN):
         return name
-    known = bool(re.fullmatch(STARTED_VARIABLES.get(name, "(?!)"), value))
-    if not equals or not (known or harmless_variable(name, value)):
+    recordable = bool(re.fullmatch(STARTED_VARIABLES.get(name, "(?!)"), value))
+    if not equals or not (recordable or harmless_variable(name, value)):
         raise _RefusedError
     return word
 
@@ -265,29 +265,29 @@ def _container(
 ) -> list[str]:
     """What follows `docker run` or `docker compose run`: options, image or service, command."""
     beside = {"-e": _variable, "--env": _variable, "-v": _mount, "--volume": _mount}
-    kept: list[str] = []
+    command: list[str] = []
     while words and words[0].startswith("-"):
         name, equals, value = words[0].partition("=")
         if check := beside.get(name):
             value = value if equals else "".join(words[1:2])
-            kept += [name, check(value)]
+            command += [name, check(value)]
             words = words[1 if equals else 2 :]
         else:
             option, words = _options(words, options, most=1)
-            kept += option
+            command += option
     if not words:
         raise _RefusedError
     image, words = _let_through(named, words[0]), words[1:]
     if PurePath("".join(words[:1])).name == "vllm":
-        return [*kept, image, *_vllm(["vllm", *words[1:]])]
+        return [*command, image, *_vllm(["vllm", *words[1:]])]
     if words[:1] == ["serve"]:
-        return [*kept, image, *_vllm(["vllm", *words])[1:]]
-    return [*kept, image, *_arguments(words)]
+        return [*command, image, *_vllm(["vllm", *words])[1:]]
+    return [*command, image, *_arguments(words)]
 
 
 def _arguments(words: list[str]) -> list[str]:
     """What vLLM's parser reads: options, and at most one word that is the model."""
-    kept: list[str] = []
+    arguments: list[str] = []
     model = ""
     while words:
         word = words[0]
@@ -295,7 +295,7 @@ def _arguments(words: list[str]) -> list[str]:
             if model:
                 raise _RefusedError
             model = PLACE if word == HIDDEN else _let_through(MODEL, word)
-            kept.append(model)
+            arguments.append(model)
             words = words[1:]
             continue
         name, equals, value = word.partition("=")
@@ -319,6 +319,6 @@ def _arguments(words: list[str]) -> list[str]:
             else:
                 size = 1 + more if root in _SEVERAL and not equals else size
                 _let_through(shape, value if equals else " ".join(words[1:size]))
-        kept += words[:size]
+        arguments += words[:size]
         words = words[size:]
-    return kept
+    return arguments

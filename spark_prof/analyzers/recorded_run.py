@@ -152,8 +152,8 @@ def _model_name(facts: Mapping[str, Any]) -> str:
     path = model_folder(facts, "unknown model")
     # An import may have no other name of the model than its class.
     architecture = _architecture(facts) if facts.get("model_config") else ""
-    known = [str(item) for item in (architecture, facts.get("quantization")) if item]
-    return f"{path} ({', '.join(known)})" if known else path
+    traits = [str(item) for item in (architecture, facts.get("quantization")) if item]
+    return f"{path} ({', '.join(traits)})" if traits else path
 
 
 def model_folder(facts: Mapping[str, Any], otherwise: str) -> str:
@@ -196,8 +196,8 @@ def _clocks(after: Mapping[str, Any], before: Mapping[str, Any]) -> Clocks | Non
 
 
 def _megahertz(value: object) -> int | None:
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _HIGHEST_MHZ
-    return value if known and isinstance(value, int) else None
+    plausible = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _HIGHEST_MHZ
+    return value if plausible and isinstance(value, int) else None
 
 
 def markers_of(bundle: Bundle, rank: int) -> tuple[MarkerRow, ...]:

@@ -55,7 +55,7 @@ class RecordedWork:
     shape: DenseShape | ExpertsShape
     format: WeightFormat
     layers: int  # that have it
-    ran: Mapping[int, Recorded]  # by number of tokens; without those of which nothing tells
+    recordings: Mapping[int, Recorded]  # by number of tokens; without those of which nothing tells
 
     @property
     def slots(self) -> frozenset[str]:
@@ -91,10 +91,10 @@ def recorded_work(bundle: Bundle) -> RecordedRun:
     Raises:
         CommandError: it has no decode step of up to 16 tokens, or no work whose shape is known.
     """
-    found, rank = summary_of(bundle), min(bundle.ranks, default=0)
+    summary, rank = summary_of(bundle), min(bundle.ranks, default=0)
     facts = bundle.facts(rank)
     shape = shape_of(facts)
-    steps = found.steps[found.steps["phase"] == "decode"]
+    steps = summary.steps[summary.steps["phase"] == "decode"]
     counts = Counter(int(n) for n in steps["decode_tokens"] if 1 <= n <= _MOST_TOKENS)
     source = bundle.named or bundle.path
     if not counts:
@@ -102,23 +102,23 @@ def recorded_work(bundle: Bundle) -> RecordedRun:
     tokens = tuple(count for count, _ in counts.most_common(_MOST_COUNTS))
     numbers = {count: steps.index[steps["decode_tokens"] == count] for count in tokens}
     modules = bundle.frame("modules", rank)
-    launches = {count: launches_of(found.kernels, [*numbers[count]], modules) for count in tokens}
+    launches = {count: launches_of(summary.kernels, [*numbers[count]], modules) for count in tokens}
     by_place = {count: _by_place(of) for count, of in launches.items()}
-    done: Counter[str] = Counter()
+    attributed: Counter[str] = Counter()
     work, unknown = [], dict[str, str]()
     for what, places in _pieces(streamed_weights(bundle, rank, shape)[0], facts, shape).items():
         if isinstance(what, _Unknown):
             unknown[what.component] = what.why
         else:
-            ran = dict(_ran(places, by_place, done))
-            work.append(RecordedWork(*what, len(places), ran))
+            recordings = dict(_recordings(places, by_place, attributed))
+            work.append(RecordedWork(*what, len(places), recordings))
     if not work:
         why = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         raise CommandError(f"{source} has no layer whose shape is known ({why or 'it has none'})")
     every = (its for of in launches.values() for its in of.values())
     of_all = Counter(launch.component for its in every for launch in its)
-    taken = sum(map(len, numbers.values()))
-    gpu = found.report.gpu
+    step_count = sum(map(len, numbers.values()))
+    gpu = summary.report.gpu
     return RecordedRun(
         model_folder(facts, "model"),
         gpu.name,
@@ -126,8 +126,8 @@ def recorded_work(bundle: Bundle) -> RecordedRun:
         int(mapping_in(facts, "gpu").get("multiprocessors") or 0),
         tokens,
         tuple(work),
-        sum(of_all.values()) / taken,
-        tuple(_left_out(of_all, done, unknown, taken)),
+        sum(of_all.values()) / step_count,
+        tuple(_left_out(of_all, attributed, unknown, step_count)),
     )
 
 
@@ -152,17 +152,17 @@ def _pieces(
     for weight in weights:
         if weight.elements and weight.component in PRODUCTS:
             of_layers[weight.component, weight.layer].append(weight)
-    found: dict[Piece | _Unknown, list[_Place]] = defaultdict(list)
+    pieces: dict[Piece | _Unknown, list[_Place]] = defaultdict(list)
     for (component, layer), products in of_layers.items():
         if component == "experts":
             what = _experts(products, facts, shape)
-            found[what].append(_Place(component, layer, 0, 0))
+            pieces[what].append(_Place(component, layer, 0, 0))
             continue
         products.sort(key=lambda weight: weight.order)
         for number, product in enumerate(products):
             place = _Place(component, layer, number, len(products))
-            found[_matrix(product, shape.hidden, model_folder(facts, "model"))].append(place)
-    return found
+            pieces[_matrix(product, shape.hidden, model_folder(facts, "model"))].append(place)
+    return pieces
 
 
 _ByPlace = Mapping[tuple[str, int], Mapping[int, Sequence[Launch]]]
@@ -170,20 +170,22 @@ _ByPlace = Mapping[tuple[str, int], Mapping[int, Sequence[Launch]]]
 
 
 def _by_place(launches: Mapping[int, Iterable[Launch]]) -> _ByPlace:
-    found: dict[tuple[str, int], dict[int, list[Launch]]] = defaultdict(lambda: defaultdict(list))
+    by_place: dict[tuple[str, int], dict[int, list[Launch]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for step, its in launches.items():
         for launch in its:
             routes = launch.component == "router" and not _of_product(launch.name)
-            found["experts" if routes else launch.component, launch.layer][step].append(launch)
-    return found
+            by_place["experts" if routes else launch.component, launch.layer][step].append(launch)
+    return by_place
 
 
 def _of_product(name: str) -> bool:
     return is_gemm(name) or finishes_gemm(name)
 
 
-def _ran(
-    places: Sequence[_Place], by_place: Mapping[int, _ByPlace], done: Counter[str]
+def _recordings(
+    places: Sequence[_Place], by_place: Mapping[int, _ByPlace], attributed: Counter[str]
 ) -> Iterator[tuple[int, Recorded]]:
     """What was run at each number of tokens, where that is the same in all layers."""
     for tokens, launches in by_place.items():
@@ -196,13 +198,13 @@ def _ran(
         if not calls:
             continue
         for call in calls:
-            done.update(launch.component for launch in call)
+            attributed.update(launch.component for launch in call)
         names = Counter(tuple(launch.name for launch in call) for call in calls)
         (usual, _), *_ = names.most_common(1)
-        alike = [call for call in calls if tuple(launch.name for launch in call) == usual]
-        us = median(sum(launch.ns for launch in call) for call in alike) / 1e3
-        proven = all(launch.proven for call in alike for launch in call)
-        yield tokens, Recorded(usual, us, len(alike), proven)
+        calls_of_usual = [call for call in calls if tuple(launch.name for launch in call) == usual]
+        us = median(sum(launch.ns for launch in call) for call in calls_of_usual) / 1e3
+        proven = all(launch.proven for call in calls_of_usual for launch in call)
+        yield tokens, Recorded(usual, us, len(calls_of_usual), proven)
 
 
 def _call(launches: Sequence[Launch], place: _Place) -> list[Launch]:
@@ -228,8 +230,8 @@ def _matrix(weight: Weights, hidden: int, model: str) -> Piece | _Unknown:
     other = weight.elements // hidden
     ends = weight.order == 1 or weight.component in _TO_HIDDEN
     rows, columns = (hidden, other) if ends else (other, hidden)
-    known: Any = form
-    return DenseShape(rows, columns, (Layer(model, slot, rows, columns),)), known
+    weight_format: Any = form
+    return DenseShape(rows, columns, (Layer(model, slot, rows, columns),)), weight_format
 
 
 def _experts(
@@ -239,17 +241,17 @@ def _experts(
     form: Any = {"bfloat16": "bf16"}.get(products[0].dtype, products[0].dtype)
     inner = read.expert_width // ranks_of(facts, "tensor")
     gpt_oss = read.family == "gpt_oss"
-    wanted = 3 * shape.experts * inner * shape.hidden
+    elements = 3 * shape.experts * inner * shape.hidden
     why = ""
     if form not in ("nvfp4", "mxfp4", "bf16"):
         why = f"no kernel is for experts in {form or 'an unknown format'}"
-    elif not (wanted and shape.chosen):
+    elif not (elements and shape.chosen):
         why = "the configuration does not tell the sizes of experts"
     elif shape.expert_ranks > 1:
         why = "whole experts are shared out among ranks"
     elif not gpt_oss and read.text("hidden_act", "mlp_hidden_act") != "silu":
         why = "the activation of experts is neither SiLU nor gpt-oss's SwiGLU"
-    elif not 1 <= sum(weight.elements for weight in products) / wanted <= _MOST_PADDING:
+    elif not 1 <= sum(weight.elements for weight in products) / elements <= _MOST_PADDING:
         why = "experts have other sizes than the configuration says"
     if why:
         return _Unknown("experts", why)
@@ -259,12 +261,12 @@ def _experts(
 
 
 def _left_out(
-    of_all: Counter[str], done: Counter[str], unknown: Mapping[str, str], steps: int
+    of_all: Counter[str], attributed: Counter[str], unknown: Mapping[str, str], steps: int
 ) -> Iterator[LeftOut]:
-    for component, kernels in (of_all - done).most_common():
+    for component, kernels in (of_all - attributed).most_common():
         why = unknown.get(component, "")
         if not why:
-            beside = component in done
+            beside = component in attributed
             why = "beside its products" if beside else "no matrix and no experts"
             if component in PRODUCTS and not beside:
                 why = "which of them multiply with which weight is not known"

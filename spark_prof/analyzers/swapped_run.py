@@ -24,15 +24,15 @@ def swaps_of(bundle: Bundle, rank: int, kernels: Sequence[KernelRow]) -> tuple[S
     Args:
         kernels: that ran, for recordings of engines of `spark-prof ab` that tell no swaps.
     """
-    found = swapped_slots(swapped_places(bundle, rank))
+    recorded_slots = swapped_slots(swapped_places(bundle, rank))
     facts = bundle.facts(rank)
-    if found or SWAPS in facts:
-        return found
+    if recorded_slots or SWAPS in facts:
+        return recorded_slots
     parallel = mapping_in(mapping_in(facts, "engine_config"), "parallel_config")
     if not str(parallel.get("worker_extension_cls") or "").startswith(EXTENSION):
         return ()
-    own = [row.component for row in kernels if re.search(OWN_KERNELS, row.name)]
-    slots = dict.fromkeys(filter(None, map(slot_of, own)))
+    swapped = [row.component for row in kernels if re.search(OWN_KERNELS, row.name)]
+    slots = dict.fromkeys(filter(None, map(slot_of, swapped)))
     return tuple(SwappedSlot(slot, "", 0) for slot in slots)
 
 

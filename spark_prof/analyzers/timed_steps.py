@@ -27,8 +27,8 @@ def timed_steps(bundle: Bundle, rank: int) -> pd.DataFrame:
     stretch = np.cumsum(~follows)
     within = pd.Series(stretch).groupby(stretch).cumcount().to_numpy()
     took = np.append(np.diff(start), 0)
-    kept = ~watched & np.append(follows[1:], False) & (within >= SETTLING) & (took > 0)
+    settled = ~watched & np.append(follows[1:], False) & (within >= SETTLING) & (took > 0)
     unfinished = steps["unfinished"].to_numpy(np.float64)
-    kept &= np.isnan(unfinished) | (unfinished > 0)
-    found: pd.DataFrame = steps.assign(step_us=took / 1e3)[kept]
-    return found
+    settled &= np.isnan(unfinished) | (unfinished > 0)
+    steady: pd.DataFrame = steps.assign(step_us=took / 1e3)[settled]
+    return steady

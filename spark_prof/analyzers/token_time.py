@@ -108,19 +108,19 @@ def token_times(
     """
     steps = _decoding(steps)
     timed = _giving(_decoding(timed)) if timed is not None else steps[:0]
-    found = []
+    times = []
     every = pd.concat([_giving(steps)["decode_requests"], timed["decode_requests"]])
     for size in sorted(set(every.tolist())):
-        own, other = (each[each["decode_requests"] == size] for each in (steps, timed))
+        profiled, other = (rows[rows["decode_requests"] == size] for rows in (steps, timed))
         enough = (other["phase"].astype(str) == "decode").sum() >= FEWEST_TIMED
-        if not len(_giving(own)) and not enough:
+        if not len(_giving(profiled)) and not enough:
             continue
-        if (time := _time(size, own, other if enough else other[:0])) is not None:
-            found.append((time, float(given_tokens(pd.concat([own, other]))[1].sum())))
+        if (time := _time(size, profiled, other if enough else other[:0])) is not None:
+            times.append((time, float(given_tokens(pd.concat([profiled, other]))[1].sum())))
     whole = _time(None, steps, timed[:0])
-    if whole is not None and any(time.timed_steps for time, _ in found):
-        whole = _of_sizes(whole, found, _profiled(steps, beside_timed=True))
-    return whole, tuple(time for time, _ in found)
+    if whole is not None and any(time.timed_steps for time, _ in times):
+        whole = _of_sizes(whole, times, _profiled(steps, beside_timed=True))
+    return whole, tuple(time for time, _ in times)
 
 
 def _decoding(steps: pd.DataFrame) -> pd.DataFrame:
@@ -140,9 +140,9 @@ def _only_decode(steps: pd.DataFrame) -> pd.DataFrame:
 def _mean(steps: pd.DataFrame) -> float | None:
     """Time over tokens, in us."""
     sequences, tokens = given_tokens(steps)
-    given = float(tokens.sum())
+    token_count = float(tokens.sum())
     us = float((steps["step_us"].to_numpy(np.float64) * sequences).sum())
-    return us / given if given else None
+    return us / token_count if token_count else None
 
 
 @dataclass(frozen=True)
@@ -217,10 +217,10 @@ def _of_sizes(
 ) -> TokenTime:
     """The time over all steps from those of its sizes, each with how many tokens it has."""
     sizes = list(sizes)
-    tokens = sum(given for _, given in sizes)
-    us = sum(time.token_us * given for time, given in sizes) / tokens
-    alone = [(time.alone_us, given) for time, given in sizes if time.alone_us is not None]
-    took = sum(given / time.tokens_per_s for time, given in sizes if time.tokens_per_s)
+    tokens = sum(count for _, count in sizes)
+    us = sum(time.token_us * count for time, count in sizes) / tokens
+    alone = [(time.alone_us, count) for time, count in sizes if time.alone_us is not None]
+    took = sum(count / time.tokens_per_s for time, count in sizes if time.tokens_per_s)
     changed = replace(
         whole,
         token_us=us,
@@ -228,7 +228,7 @@ def _of_sizes(
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=tokens / took if took else 0.0,
         timed_steps=sum(time.timed_steps for time, _ in sizes),
-        timed_share=sum(given for time, given in sizes if time.timed_steps) / tokens,
+        timed_share=sum(count for time, count in sizes if time.timed_steps) / tokens,
     )
     if profiled is None:
         return changed

@@ -21,9 +21,9 @@ class Command(str):
 
     def __new__(cls, text: str, words: Sequence[str] = ()) -> Command:
         """The line."""
-        made = super().__new__(cls, text)
-        made.words = tuple(words)
-        return made
+        line = super().__new__(cls, text)
+        line.words = tuple(words)
+        return line
 
     @property
     def started(self) -> tuple[str, ...]:

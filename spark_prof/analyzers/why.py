@@ -14,7 +14,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.measured_gap import Gap, gap_of
 from spark_prof.analyzers.step_time import GAPS
 from spark_prof.analyzers.typed_command import Command, command, source_word
-from spark_prof.analyzers.why_sides import Part, Side, parts_of_weights, resident_bytes
+from spark_prof.analyzers.why_sides import ComponentCost, WhySide, parts_of_weights, resident_bytes
 from spark_prof.rules.gpus import Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
@@ -50,7 +50,7 @@ class Why:
     gpu: str
     bandwidth: float  # bytes per second
     source: str  # of the bandwidth
-    sides: tuple[Side, ...]
+    sides: tuple[WhySide, ...]
     what_ifs: tuple[WhatIf, ...]  # of the first checkpoint
     answer: tuple[str, ...]  # a sentence or two
     next: Next
@@ -71,15 +71,15 @@ _FORMATS = (("FP8", "fp8"), ("INT4 (AWQ)", "int4"), ("NVFP4", "nvfp4"), ("MXFP4"
 def what_ifs(checkpoint: Checkpoint, gpu: Gpu, question: Question) -> Iterator[WhatIf]:
     """The checkpoint with its layers in each format, with attention and lm_head or without."""
     model = weights_of(checkpoint)
-    seen: set[float] = set()
+    sizes: set[float] = set()
     plain = _in_format(model, "BF16", "bf16", _CHOICES[-1][1])
     for name, form in _FORMATS:
         for words, components in _CHOICES:
             other = _in_format(plain, name, form, components)
             parts = parts_of_weights(other, gpu, question)
             size = sum(part.bytes for part in parts)
-            if size not in seen:
-                seen.add(size)
+            if size not in sizes:
+                sizes.add(size)
                 bound = sum(part.bound_us for part in parts)
                 fits = resident_bytes(other, question) <= gpu.memory_bytes
                 yield WhatIf(f"{name}: layers{words}", size, bound, fits)
@@ -91,18 +91,18 @@ def _in_format(
     return changed(model, FormatChange(form, title, components, form, widens=True)) or model
 
 
-def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
+def answer_of(sides: Sequence[WhySide], gpu: Gpu) -> Iterator[str]:
     """What tells the sides apart: bytes first, then the component with most beyond its bound."""
-    first, *others = sides
+    first, *rest = sides
     yield from filter(None, (_too_large(side, gpu) for side in sides))
-    if not others:
+    if not rest:
         step = "step" if (first.batch or 2) > 1 else "token"
         each_gpu = f" from each of {first.ranks} GPUs" if first.ranks > 1 else ""
         yield (
             f"{first.name} reads {first.bytes / 1e9:.2f} GB of weights a {step}{each_gpu}: at best "
             f"{first.bound_us / 1e3:.2f} ms on {gpu.name}, {_rate(first)} tokens/s."
         )
-    for other in others:
+    for other in rest:
         if unlike := _unlike(first, other):
             yield (
                 f"{first.name} and {other.name} are different models ({unlike}): their times are "
@@ -126,7 +126,7 @@ def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
 _FULL = 0.9  # of a GPU's memory: with more than that weights leave no room for a KV cache
 
 
-def _too_large(side: Side, gpu: Gpu) -> str:
+def _too_large(side: WhySide, gpu: Gpu) -> str:
     """That a checkpoint does not fit into the GPUs, or hardly; empty where it does."""
     memory = side.memory
     if memory is None or memory.bytes <= _FULL * memory.gpu_bytes:
@@ -146,29 +146,35 @@ def _too_large(side: Side, gpu: Gpu) -> str:
     return f"{side.name} does not fit: it takes {sizes[0]}, {every} has {sizes[1]}; {enough}."
 
 
-def bytes_known(a: Side, b: Side) -> bool:
+def bytes_known(a: WhySide, b: WhySide) -> bool:
     """Whether both sides tell what each component reads that the other one reads."""
     return not (_untold(a, b) or _untold(b, a))
 
 
-def gaps_of(sides: Sequence[Side]) -> Iterator[Gap]:
+def gaps_of(sides: Sequence[WhySide]) -> Iterator[Gap]:
     """The gap between the first side and each other one, where both were measured."""
-    first, *others = sides
-    for other in others:
+    first, *rest = sides
+    for other in rest:
         if gap := gap_of(first, other, bytes_known(first, other)):
             yield gap
 
 
-def _untold(a: Side, b: Side) -> str:
+def _untold(a: WhySide, b: WhySide) -> str:
     """That a recording does not tell the bytes of a component that matters to the other side."""
     for part in b.parts:
-        own = a.part(part.component)
-        if a.measured and own and own.us and not own.bytes and part.bytes > _LIKE * b.bytes:
+        part_of_a = a.part(part.component)
+        if (
+            a.measured
+            and part_of_a
+            and part_of_a.us
+            and not part_of_a.bytes
+            and part.bytes > _LIKE * b.bytes
+        ):
             return f"{a.name} does not tell which weights of {part.component} a step reads"
     return ""
 
 
-def _unlike(a: Side, b: Side) -> str:
+def _unlike(a: WhySide, b: WhySide) -> str:
     """In what their models differ; empty where nothing tells."""
     for word, one, other in zip(("", "layers: ", "hidden size: "), a.model, b.model, strict=True):
         if one and other and one != other:
@@ -176,7 +182,7 @@ def _unlike(a: Side, b: Side) -> str:
     return ""
 
 
-def _unequal(a: Side, b: Side) -> str:
+def _unequal(a: WhySide, b: WhySide) -> str:
     """That a step does other work on either side; empty where it does the same."""
     if a.batch and b.batch and a.batch != b.batch:
         return (
@@ -188,7 +194,7 @@ def _unequal(a: Side, b: Side) -> str:
     return ""
 
 
-def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
+def _of_bytes(a: WhySide, b: WhySide, gpu: Gpu) -> str:
     more = a.bytes / b.bytes - 1 if b.bytes else 0.0
     sizes = f"{a.bytes / 1e9:.2f} GB against {b.bytes / 1e9:.2f} GB"
     step = "token" if (a.batch, b.batch) == (1, 1) or a.measured or b.measured else "step"
@@ -205,52 +211,54 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
     why = ""
     if apart and abs(more) >= 0.005:
         forms = [part.format if part else "none" for part in (a.part(apart), b.part(apart))]
-        own = _apart(most, least, apart, _bytes)
+        apart_bytes = _apart(most, least, apart, _bytes)
         against = f"({forms[0]} against {forms[1]})"
-        why = f"; {_of_it(own, abs(a.bytes - b.bytes))} is {apart} {against}"
-        if own > abs(a.bytes - b.bytes):
+        why = f"; {_of_it(apart_bytes, abs(a.bytes - b.bytes))} is {apart} {against}"
+        if apart_bytes > abs(a.bytes - b.bytes):
             # What others save cannot make a part larger than the whole.
             why = (
-                f"; {most.name}'s {apart} {against} reads {own / 1e9:.2f} GB more, the rest of it "
-                "less"
+                f"; {most.name}'s {apart} {against} reads {apart_bytes / 1e9:.2f} GB more, the "
+                "rest of it less"
             )
     on = f"each of {a.ranks} {gpu.name}" if a.ranks == b.ranks > 1 else gpu.name
     verb = "is" if a.fits and b.fits else "would be"
     return f"{text}{why}. On {on} that {verb} {rates}."
 
 
-def _of_time(a: Side, b: Side) -> str:
+def _of_time(a: WhySide, b: WhySide) -> str:
     """The difference in time, taken apart; of kernels alone where a side ran eagerly."""
     eager = a.eager or b.eager
     slow, fast = sorted((a, b), key=lambda side: -_compared_us(side, eager))
-    taken, least = _compared_us(slow, eager), _compared_us(fast, eager)
+    longest_us, least = _compared_us(slow, eager), _compared_us(fast, eager)
     by_bytes = slow.bound_us - fast.bound_us
     waits = 0.0 if eager else slow.waits_us - fast.waits_us
-    beyond = taken - least - by_bytes - waits
+    beyond = longest_us - least - by_bytes - waits
     causes = [("bytes", by_bytes), ("kernels beyond their bytes", beyond)]
     if not eager:
         causes.append(("waiting for launches and the host", waits))
     parts = ", ".join(f"{name} {_signed(us)}" for name, us in sorted(causes, key=lambda c: -c[1]))
-    times = f"({written_time(taken)} against {written_time(least)})"
+    times = f"({written_time(longest_us)} against {written_time(least)})"
     kernels = "'s kernels" if eager else ""
-    text = f"{slow.name}{kernels} take{'' if eager else 's'} {written_time(taken - least)} longer"
+    text = (
+        f"{slow.name}{kernels} take{'' if eager else 's'} {written_time(longest_us - least)} longer"
+    )
     text += f" a token {times}: {parts}."
-    if taken - least < _SAME * taken:
+    if longest_us - least < _SAME * longest_us:
         text = f"{slow.name}{kernels} and {fast.name}{kernels} take the same time a token {times}."
     # The kernels that fall short are the faster side's where its bytes promise more than it gained.
     owner, other = (slow, fast) if beyond > 0 else (fast, slow)
     part = owner.part(_most_apart(owner, other, _beyond))
-    if part and part.us and abs(beyond) > _SAME * taken:
-        known = part.of_bound is not None and part.of_bound > _SAME
-        at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if known else ""
+    if part and part.us and abs(beyond) > _SAME * longest_us:
+        has_share = part.of_bound is not None and part.of_bound > _SAME
+        at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if has_share else ""
         kernel = f" ({part.kernel}{at})" if part.kernel else ""
         where = f"{owner.name}'s {part.component.replace('_', ' ')}{kernel}"
-        own = _apart(owner, other, part.component, _beyond)
-        of_it = _of_it(own, abs(beyond)).capitalize().replace(" it", " the kernels' part")
+        apart_us = _apart(owner, other, part.component, _beyond)
+        of_it = _of_it(apart_us, abs(beyond)).capitalize().replace(" it", " the kernels' part")
         text += (
             f" {of_it} is {where}."
-            if own <= abs(beyond)
-            else f" {where} takes {written_time(own)} more, other kernels less."
+            if apart_us <= abs(beyond)
+            else f" {where} takes {written_time(apart_us)} more, other kernels less."
         )
     if eager and a.us and b.us:
         whole = [
@@ -270,15 +278,15 @@ def _of_time(a: Side, b: Side) -> str:
     return text
 
 
-def _compared_us(side: Side, eager: bool) -> float:
+def _compared_us(side: WhySide, eager: bool) -> float:
     return side.kernels_us if eager else side.us or 0.0
 
 
-def _bytes(part: Part) -> float:
+def _bytes(part: ComponentCost) -> float:
     return part.bytes
 
 
-def _beyond(part: Part) -> float:
+def _beyond(part: ComponentCost) -> float:
     return 0.0 if part.component in GAPS else (part.us or 0.0) - part.bound_us
 
 
@@ -287,7 +295,7 @@ def _signed(us: float) -> str:
 
 
 def next_of(
-    sides: Sequence[Side], findings: Sequence[Sequence[Finding]], sources: Sequence[str]
+    sides: Sequence[WhySide], findings: Sequence[Sequence[Finding]], sources: Sequence[str]
 ) -> Next:
     """One command that takes the answer further.
 
@@ -295,9 +303,9 @@ def next_of(
         findings: of each side, those that a report of it has; none of a checkpoint.
         sources: what each side was named by.
     """
-    known = [side for side in sides if side.us]
+    timed = [side for side in sides if side.us]
     for side, source in zip(sides, sources, strict=True):
-        recorded = any(abs(side.bytes / o.bytes - 1) < _LIKE for o in known if o.bytes)
+        recorded = any(abs(side.bytes / o.bytes - 1) < _LIKE for o in timed if o.bytes)
         if not side.measured and not recorded:
             name = f"{Path(side.name).name}-run"
             return Next(
@@ -307,15 +315,17 @@ def next_of(
                     source_word(source),
                 ),
             )  # fmt: skip
-    ordered = sorted(known, key=lambda side: side.us or 0.0) or [*sides]
-    slow, fast = next((side for side in known if side.eager), ordered[-1]), ordered[0]
-    found = [one for one in findings[sides.index(slow)] if one.action and one.action.verb == "ab"]
+    ordered = sorted(timed, key=lambda side: side.us or 0.0) or [*sides]
+    slow, fast = next((side for side in timed if side.eager), ordered[-1]), ordered[0]
+    experiments = [
+        one for one in findings[sides.index(slow)] if one.action and one.action.verb == "ab"
+    ]
     cause = _most_apart(slow, fast, lambda part: (part.us or 0.0) - part.bound_us)
     waits = slow.eager or cause in GAPS
-    about = [one for one in found if one.id in _WAITS if waits] or [
-        one for one in found if cause in one.components
+    about = [one for one in experiments if one.id in _WAITS if waits] or [
+        one for one in experiments if cause in one.components
     ]
-    for one in about or found:
+    for one in about or experiments:
         gain = (
             f", at most {written_time(1e3 * one.ms_per_token)} a token" if one.ms_per_token else ""
         )
@@ -328,13 +338,13 @@ def next_of(
     )
 
 
-def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:
+def _most_apart(a: WhySide, b: WhySide, figure: Callable[[ComponentCost], float]) -> str:
     names = dict.fromkeys(part.component for side in (a, b) for part in side.parts)
 
     return max(names, key=lambda name: _apart(a, b, name, figure), default="")
 
 
-def _apart(a: Side, b: Side, name: str, figure: Callable[[Part], float]) -> float:
+def _apart(a: WhySide, b: WhySide, name: str, figure: Callable[[ComponentCost], float]) -> float:
     """By how much a component's figure is larger on side a."""
     values = [figure(part) if (part := side.part(name)) else 0.0 for side in (a, b)]
     return values[0] - values[1]
@@ -345,6 +355,6 @@ def _of_it(part: float, whole: float) -> str:
     return "most of it" if part > whole / 2 else "the largest part of it"
 
 
-def _rate(side: Side) -> str:
+def _rate(side: WhySide) -> str:
     """The most tokens that all sequences of a side can get in a second."""
     return f"{1e6 * (side.batch or 1) / side.bound_us:,.0f}" if side.bound_us else "-"

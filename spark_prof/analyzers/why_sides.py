@@ -28,7 +28,7 @@ _IN_MEMORY = ("decoder", "encoder")  # a drafter is loaded where it is asked for
 
 
 @dataclass(frozen=True)
-class Part:
+class ComponentCost:
     """What one component costs a decode step, on each GPU."""
 
     component: str
@@ -70,12 +70,12 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Side:
+class WhySide:
     """A checkpoint, or a recording of one."""
 
     name: str
     measured: bool  # whether it is a recording
-    parts: tuple[Part, ...]
+    parts: tuple[ComponentCost, ...]
     us: float | None  # a typical decode step; None of a checkpoint
     eager: bool = False  # whether the host launched each kernel of it
     model: tuple[str, int, int] = ("", 0, 0)  # architecture, layers and hidden size; 0 is unknown
@@ -109,15 +109,15 @@ class Side:
         """Whether it is in the memory of its GPUs, as far as that is known."""
         return self.memory is None or self.memory.fits
 
-    def part(self, component: str) -> Part | None:
+    def part(self, component: str) -> ComponentCost | None:
         """What that component costs; None where it has no weights and took no time."""
         return next((part for part in self.parts if part.component == component), None)
 
 
-def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Question) -> Side:
+def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Question) -> WhySide:
     """What a checkpoint will read in a decode step, and how its products are expected to run."""
     model = weights_of(checkpoint)
-    return Side(
+    return WhySide(
         name,
         False,
         parts_of_weights(model, gpu, question),
@@ -129,7 +129,9 @@ def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Qu
     )
 
 
-def parts_of_weights(model: WeightsOfModel, gpu: Gpu, question: Question) -> tuple[Part, ...]:
+def parts_of_weights(
+    model: WeightsOfModel, gpu: Gpu, question: Question
+) -> tuple[ComponentCost, ...]:
     """What each component of a model will read, the one that reads most first."""
     of_component: dict[str, list[Row]] = defaultdict(list)
     for row in step_of(model, question).rows:
@@ -139,13 +141,13 @@ def parts_of_weights(model: WeightsOfModel, gpu: Gpu, question: Question) -> tup
     return tuple(sorted(parts, key=lambda part: -part.bytes))
 
 
-def _expected_part(component: str, rows: list[Row], gpu: Gpu) -> Part:
+def _expected_part(component: str, rows: list[Row], gpu: Gpu) -> ComponentCost:
     """The rows of one component, which run one after another: each takes its own bound."""
     formats = dict.fromkeys(row.format for row in rows)
     computed = [expected(form, gpu) for form in formats if form not in _CACHE]
     memory = sum(row.read for row in rows) / gpu.bandwidth.value * 1e6
     arithmetic = sum(row.operations / peak_of(gpu, row.format) for row in rows) * 1e6
-    return Part(
+    return ComponentCost(
         component,
         " + ".join(_CACHE.get(form, form) for form in formats),
         sum(row.read for row in rows),
@@ -216,7 +218,7 @@ def expected(form: str, gpu: Gpu) -> str:
 
 def side_of_recording(
     report: Report, name: str, gpu: Gpu, config: Mapping[str, Any] | None = None
-) -> Side:
+) -> WhySide:
     """What a recorded decode step read and took, component by component.
 
     Args:
@@ -237,7 +239,7 @@ def side_of_recording(
         if not size and not us:
             continue
         parts.append(
-            Part(
+            ComponentCost(
                 component,
                 " + ".join(formats.get(component, {})),
                 size,
@@ -247,7 +249,7 @@ def side_of_recording(
                 (most.precision or "") if most else "",
             )
         )
-    return Side(
+    return WhySide(
         name,
         True,
         tuple(sorted(parts, key=lambda part: -(part.us or part.bound_us))),

@@ -64,7 +64,7 @@ def _believed(
     """
     start, end = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     count = len(steps)
-    ran = device.last > 0
+    has_kernels = device.last > 0
     bad = (end < start) | device.negative
     back = np.zeros(count, np.int64)
     overlap = end[:-1] - start[1:]
@@ -73,8 +73,8 @@ def _believed(
     apart = np.zeros(count, np.int64)
     if not one_clock:
         update = steps["update_ns"].fillna(np.iinfo(np.int64).max).to_numpy(np.int64)
-        early = np.where(ran, start - device.first, 0)
-        late = np.where(ran & awaited, np.maximum(device.last - update, 0), 0)
+        early = np.where(has_kernels, start - device.first, 0)
+        late = np.where(has_kernels & awaited, np.maximum(device.last - update, 0), 0)
         apart = np.maximum(early, late)
         apart[apart <= _APART_NS] = 0
     length, stalled = _long(steps, start)
@@ -84,9 +84,9 @@ def _believed(
     # scheduler's update of a step may come while the next one runs.
     before = np.append(bad[1:] | (back[1:] > 0), False)[:count]
     before |= np.append(before[1:], False)[:count]
-    kept = _longest_run(~(bad | before), back > 0)
-    kept &= ~_ambiguous(steps, start, end, kept, back > 0)
-    breaks = np.append(False, ~kept[:-1]) if count else np.zeros(0, bool)
+    usable = _longest_run(~(bad | before), back > 0)
+    usable &= ~_ambiguous(steps, start, end, usable, back > 0)
+    breaks = np.append(False, ~usable[:-1]) if count else np.zeros(0, bool)
     numbers = steps.index.to_numpy()
     causes, notes = [], []
     if (back > 0).any():
@@ -105,17 +105,17 @@ def _believed(
         causes.append(f"the clock was set forward, or the engine stalled, {at}")
     if causes:
         notes.append(
-            f"lost: {'; '.join(causes)}. {count - np.count_nonzero(kept)} of {count} steps are "
+            f"lost: {'; '.join(causes)}. {count - np.count_nonzero(usable)} of {count} steps are "
             "left out of all figures; record again while nothing sets the clock."
         )
-    told = np.where(stalled & ~forward & kept, length, 0)
-    if told.any():
+    stalls = np.where(stalled & ~forward & usable, length, 0)
+    if stalls.any():
         notes.append(
             f"A step of {_STALL_TIMES} times the median of its phase or more took "
-            f"{_span(int(told.max()))} (step {numbers[told.argmax()]}): the engine stalled, or "
+            f"{_span(int(stalls.max()))} (step {numbers[stalls.argmax()]}): the engine stalled, or "
             "the clock was set forward. Means that count it contain it, medians do not."
         )
-    return kept, breaks, tuple(notes)
+    return usable, breaks, tuple(notes)
 
 
 def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> _OnDevice:
@@ -140,11 +140,13 @@ def _long(steps: pd.DataFrame, start: Int64s) -> tuple[Int64s, Flags]:
     follows = np.append((piece[1:] == piece[:-1]) & (np.diff(number) == 1), False)[:count]
     # Without work left the engine may wait for the next request as long as it likes.
     follows &= steps["unfinished"].fillna(0).to_numpy(np.float64) > 0
-    known = pd.Series(np.where(follows & (length > 0), length, np.nan))
-    usual = known.groupby(steps["phase"].astype(str).to_numpy()).transform("median").to_numpy()
+    usual_lengths = pd.Series(np.where(follows & (length > 0), length, np.nan))
+    usual = (
+        usual_lengths.groupby(steps["phase"].astype(str).to_numpy()).transform("median").to_numpy()
+    )
     long = length > np.maximum(_STALL_NS, _STALL_TIMES * usual)
     # Of a phase with few steps the long one may be the median.
-    long |= length > max(_ABSURD_NS, _STALL_TIMES * float(known.median()))
+    long |= length > max(_ABSURD_NS, _STALL_TIMES * float(usual_lengths.median()))
     return length, follows & long
 
 
@@ -154,24 +156,26 @@ def _longest_run(sound: Flags, jumps: Flags) -> Flags:
     return np.asarray(sound & (run == np.bincount(run, weights=sound, minlength=1).argmax()))
 
 
-def _ambiguous(steps: pd.DataFrame, start: Int64s, end: Int64s, kept: Flags, jumps: Flags) -> Flags:
+def _ambiguous(
+    steps: pd.DataFrame, start: Int64s, end: Int64s, usable: Flags, jumps: Flags
+) -> Flags:
     """The kept steps at whose times others of their piece ran before or after a jump.
 
     Within a piece a kernel is given to its step by the time of its launch.
     """
-    found = np.zeros(len(start), bool)
+    ambiguous = np.zeros(len(start), bool)
     run, piece = np.cumsum(jumps), steps["piece"].to_numpy()
-    other = ~np.isin(run, run[kept])
+    other = ~np.isin(run, run[usable])
     jumped = np.unique(piece[jumps])
-    for each in jumped:
-        inside = np.flatnonzero(kept & (piece == each))
-        beside = np.flatnonzero(other & (piece == each))
+    for number in jumped:
+        inside = np.flatnonzero(usable & (piece == number))
+        beside = np.flatnonzero(other & (piece == number))
         beside = beside[np.argsort(start[beside], kind="stable")]
         latest = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end[beside]))
-        found[inside] = (
+        ambiguous[inside] = (
             latest[np.searchsorted(start[beside], end[inside], side="right")] >= start[inside]
         )
-    return found
+    return ambiguous
 
 
 def _at(size: Int64s, numbers: Int64s, where: str = "before") -> str:
@@ -216,16 +220,16 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     steps = steps[steps["watched"]]
     steps = steps.join(engine_rows(bundle, steps))
     device = _on_device(steps, kernels)
-    kept, breaks = np.ones(len(steps), bool), np.zeros(len(steps), bool)
+    usable, breaks = np.ones(len(steps), bool), np.zeros(len(steps), bool)
     notes: tuple[str, ...] = ()
     # Sums alone have no times to judge.
     if not bundle.meta.settings.get("summed"):
         awaited = rank in layout_of(bundle).output_ranks
-        kept, breaks, notes = _believed(steps, device, one_clock=bundle.imported, awaited=awaited)
-    left_out = steps.index.to_numpy(np.int64)[~kept]
+        usable, breaks, notes = _believed(steps, device, one_clock=bundle.imported, awaited=awaited)
+    left_out = steps.index.to_numpy(np.int64)[~usable]
     if len(left_out) == len(steps) > 0:
         raise CommandError(f"{bundle.label} has no step whose times can be believed: {notes[0]}")
-    steps, breaks = steps[kept], breaks[kept]
+    steps, breaks = steps[usable], breaks[usable]
     scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).to_numpy(np.int64)
     updated = steps["update_ns"].fillna(steps["end_ns"]).to_numpy(np.int64)
 
@@ -233,8 +237,8 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     same_piece = np.append(False, piece[1:] == piece[:-1])[: len(steps)] & ~breaks
     had_work = steps["unfinished"].fillna(0).to_numpy() > 0
     apart = steps["start_ns"].to_numpy()[1:] - steps["end_ns"].to_numpy()[:-1]
-    known = steps["unfinished"].notna().to_numpy()
-    busy = np.where(known[:-1], had_work[:-1], apart < _PAUSE_NS)
+    has_record = steps["unfinished"].notna().to_numpy()
+    busy = np.where(has_record[:-1], had_work[:-1], apart < _PAUSE_NS)
     follows = same_piece & np.append(False, busy.astype(bool))
     # Between two rows others may have run that were only timed, or not recorded at all.
     follows[1:] &= np.diff(steps.index.to_numpy(np.int64)) == 1
@@ -242,7 +246,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     follows[1:] &= np.isnan(apart_by) | (apart_by == 1)
 
     # A step without kernels ends on the device when the one before it does.
-    device_done = np.maximum.accumulate(device.last[kept])
+    device_done = np.maximum.accumulate(device.last[usable])
     before = np.append(0, device_done[:-1])
     # The first step of a piece may wait for a flush, or for the recording to get ready: that is no
     # time of the step, all the rest since it was scheduled is.
@@ -278,7 +282,8 @@ def engine_rows(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
     records = [bundle.frame("engine", r) for r in _replicas(bundle)]
     # Of each replica the batches in order, whatever clocks say; nobody may have recorded some.
     numbered = [
-        each.assign(place=np.arange(len(each)) + n * _FAR) for n, each in enumerate(records)
+        batches.assign(place=np.arange(len(batches)) + n * _FAR)
+        for n, batches in enumerate(records)
     ]
     engine = pd.concat([empty_table("engine").to_pandas().assign(place=0.0), *numbered])
     engine = engine[engine["update_ns"] > 0]

@@ -9,7 +9,7 @@ import typer
 
 from spark_prof.cli.options import next_report, say
 from spark_prof.cli.written import Answer, AnswerOption, print_json_answer
-from spark_prof.datasets.engines import Engine
+from spark_prof.datasets.engines import Executor
 from spark_prof.errors import CommandError
 
 
@@ -38,15 +38,15 @@ def import_traces(
         ),
     ] = False,
     engine: Annotated[
-        Engine, typer.Option(help="Where the recordings of --each are imported.")
-    ] = Engine.LOCAL,
+        Executor, typer.Option(help="Where the recordings of --each are imported.")
+    ] = Executor.LOCAL,
     kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Make a bundle of what nsys, PyTorch's profiler, Proton, ncu or a load generator wrote."""
     if each_recording:
         _import_each(files, out, like, engine, kind)
         return
-    if engine is not Engine.LOCAL:
+    if engine is not Executor.LOCAL:
         raise CommandError("--engine spreads many imports over a cluster: give --each with it")
     from contextlib import ExitStack
 
@@ -68,7 +68,7 @@ def import_traces(
 
 
 def _import_each(
-    files: list[str], out: Path, like: Path | None, engine: Engine, kind: Answer
+    files: list[str], out: Path, like: Path | None, engine: Executor, kind: Answer
 ) -> None:
     from spark_prof.datasets.every_recording import import_each
 

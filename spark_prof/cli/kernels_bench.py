@@ -208,7 +208,7 @@ def bench_request(
         recorded={
             ((layer.shape, layer.format), count): recorded
             for layer in work
-            for count, recorded in layer.ran.items()
+            for count, recorded in layer.recordings.items()
         },
     )
     if not request.pieces():

@@ -20,7 +20,7 @@ from spark_prof.cli.options import (
 )
 from spark_prof.cli.written import print_json_answer
 from spark_prof.dashboards.section import Layout
-from spark_prof.datasets.engines import Engine
+from spark_prof.datasets.engines import Executor
 from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def report(
         typer.Option(help="Ceilings that doctor --measure kept; by default those of this machine."),
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Where the recordings of a folder are read.")
-    ] = Engine.LOCAL,
+        Executor, typer.Option(help="Where the recordings of a folder are read.")
+    ] = Executor.LOCAL,
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels."""
     drawn_as = laid_out(format, out, limit, section)
@@ -196,7 +196,9 @@ def share_recording(bundle: Bundle, out: Path, kind: str) -> None:
     say(next_report(out))
 
 
-def report_dataset(folder: Folder, drawn_as: Layout, engine: Engine, *, whole: bool = False) -> str:
+def report_dataset(
+    folder: Folder, drawn_as: Layout, engine: Executor, *, whole: bool = False
+) -> str:
     """The report of all recordings in a folder, drawn."""
     from spark_prof.dashboards.dataset_report import render_dataset
     from spark_prof.datasets.every_recording import summarize_dataset

@@ -55,7 +55,7 @@ def why(
         raise CommandError("--measured and --bench say the same; give one of them")
     named = gpu_named(gpu)
     from spark_prof.dashboards.why_report import render_why
-    from spark_prof.datasets.why_sides import Asked, why_of
+    from spark_prof.datasets.why_sides import WhySettings, why_of
 
-    question = Asked(named, batch, ranks, context, measured or "", tuple(bench or ()))
+    question = WhySettings(named, batch, ranks, context, measured or "", tuple(bench or ()))
     put(render_why(why_of(sources, question), drawn_as), out)

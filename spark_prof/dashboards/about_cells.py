@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, OutlierCell
+from spark_prof.analyzers.views.layer_outliers import Cause, LayerComparison, OutlierCell
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import (
@@ -63,7 +63,7 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
 
 
 def outlier_layers(
-    comparison: Comparison, causes: Sequence[Cause | None], names: Sequence[str]
+    comparison: LayerComparison, causes: Sequence[Cause | None], names: Sequence[str]
 ) -> Section:
     """Lists the layers that differ from their like, and says what was compared."""
     columns = (
@@ -90,7 +90,7 @@ def _off(outlier: OutlierCell) -> str:
     return difference(outlier.us, outlier.like.middle_us)
 
 
-def _intro(comparison: Comparison) -> tuple[str, ...]:
+def _intro(comparison: LayerComparison) -> tuple[str, ...]:
     if not comparison.enough_steps:
         return (f"{counted(comparison.steps, 'step')}: too few to tell a slow layer from noise.",)
     if not comparison.tested:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from plotly.colors import sample_colorscale
 
-from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps, thinned
+from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, StepSeries, thinned
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.dashboards.charts import (
     Plot,
@@ -37,7 +37,7 @@ _SLOW = {"color": "rgba(0,0,0,0)", "size": 13, "line": {"width": 2, "color": "#D
 Places = Int64s
 
 
-def times_in_order(steps: Steps, chosen: int | None = None) -> Plot:
+def times_in_order(steps: StepSeries, chosen: int | None = None) -> Plot:
     """Draws each step's length over the time at which it began; slow steps are ringed.
 
     Every mark has the step's number as customdata, as in all figures of single steps here.
@@ -56,7 +56,7 @@ def times_in_order(steps: Steps, chosen: int | None = None) -> Plot:
     return figure
 
 
-def times_against_context(steps: Steps, fits: Sequence[ContextFit]) -> Plot:
+def times_against_context(steps: StepSeries, fits: Sequence[ContextFit]) -> Plot:
     """Draws decode steps over the context of a mean request, with a line where one is known."""
     decode_steps = steps.of("decode")
     decode_steps = decode_steps[steps.context[decode_steps] >= 0]
@@ -104,7 +104,7 @@ def times_against_batch(times: Sequence[BatchTimes]) -> Plot:
     return figure
 
 
-def times_against_prompt(steps: Steps) -> Plot:
+def times_against_prompt(steps: StepSeries) -> Plot:
     """Draws steps that read prompts over the tokens that they read."""
     prompt_steps = np.flatnonzero(steps.prompt_tokens > 0)
     prompt_steps = prompt_steps[
@@ -123,7 +123,7 @@ def times_against_prompt(steps: Steps) -> Plot:
     return figure
 
 
-def times_spread(steps: Steps) -> Plot:
+def times_spread(steps: StepSeries) -> Plot:
     """Draws how many steps of each phase took how long; bars are equally wide in logarithms."""
     title = "How long steps take"
     figure = new_figure(title, _HEIGHT, legended=True, barmode="stack", bargap=0.05)
@@ -155,7 +155,7 @@ def times_spread(steps: Steps) -> Plot:
 
 def _points(
     figure: Plot,
-    steps: Steps,
+    steps: StepSeries,
     places: Places,
     along: npt.NDArray[Any],
     phase: str,
@@ -179,7 +179,7 @@ def _points(
     )
 
 
-def _about(steps: Steps, place: int) -> str:
+def _about(steps: StepSeries, place: int) -> str:
     parts = [
         f"step {steps.step[place]:,}, {PHASES[steps.phase[place]]}",
         microseconds(steps.us[place]),
@@ -202,7 +202,7 @@ def _figure(title: str, us: Floats) -> Plot:
     return figure
 
 
-def _left_out(drawn: Places, steps: Steps) -> str:
+def _left_out(drawn: Places, steps: StepSeries) -> str:
     if len(drawn) == len(steps):
         return ""
     return f" ({len(drawn):,} of {len(steps):,}: of each stretch the shortest and the longest)"

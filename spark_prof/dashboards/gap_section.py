@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spark_prof.analyzers.measured_gap import BEYOND, BYTES, KERNELS, OUTSIDE, WAITS, Gap, GapPart
 from spark_prof.analyzers.why import Why
-from spark_prof.analyzers.why_sides import Side
+from spark_prof.analyzers.why_sides import WhySide
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import microseconds, share
@@ -32,7 +32,7 @@ def gap_sentences(why: Why) -> Iterator[str]:
         yield from _of_gap(gap, sides, why.experts_hit)
 
 
-def _of_bound(side: Side) -> str:
+def _of_bound(side: WhySide) -> str:
     assert side.rate is not None
     rate = f"{side.name} {side.rate.tokens_per_s:,.1f} tokens/s"
     if side.bound_us and side.rate.step_us >= side.bound_us:
@@ -41,7 +41,7 @@ def _of_bound(side: Side) -> str:
     return rate
 
 
-def _of_gap(gap: Gap, sides: dict[str, Side], experts_hit: bool) -> Iterator[str]:
+def _of_gap(gap: Gap, sides: dict[str, WhySide], experts_hit: bool) -> Iterator[str]:
     if gap.too_fast:
         shared = "its tokens hit fewer experts than is assumed, or " if experts_hit else ""
         for name in gap.too_fast:
@@ -84,7 +84,7 @@ def _share(part: GapPart) -> str:
     return f" ({share(part.share)})" if part.share is not None and 0 <= part.share <= 1 else ""
 
 
-def gap_table(gap: Gap, sides: dict[str, Side], number: int) -> Section:
+def gap_table(gap: Gap, sides: dict[str, WhySide], number: int) -> Section:
     """The parts of both sides' time, which add up to what was measured."""
     whole = GapPart("", gap.slow_us, gap.fast_us, 1.0)
     columns = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.why import Why
-from spark_prof.analyzers.why_sides import Part, Side
+from spark_prof.analyzers.why_sides import ComponentCost, WhySide
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.gap_section import gap_sentences, gap_table
 from spark_prof.dashboards.render import Layout, draw
@@ -79,14 +79,14 @@ def _use(why: Why) -> str:
     return f"{what} of {' and '.join(map(str, sorted(batches)))} sequences at a time"
 
 
-def _rate(side: Side, sequences: int | None) -> float | None:
+def _rate(side: WhySide, sequences: int | None) -> float | None:
     """Tokens per second of so many sequences; None where a checkpoint does not fit."""
     us = side.us or side.bound_us
     return 1e6 * (sequences or 1) / us if us and side.fits else None
 
 
-def _parts(side: Side) -> Section:
-    def matters(part: Part) -> bool:
+def _parts(side: WhySide) -> Section:
+    def matters(part: ComponentCost) -> bool:
         us = part.us or 0.0
         return part.bytes >= _LEAST * side.bytes > 0 or us >= _LEAST * (side.us or us + 1)
 

@@ -89,10 +89,10 @@ def _by_model(
     """The one run of each source's model; None where one has none or several."""
     chosen = []
     for source in sources:
-        alike = [(n, run) for n, run in runs if run.model and _alike(run.model, source)]
-        if len(alike) != 1:
+        matches = [(n, run) for n, run in runs if run.model and _is_same_model(run.model, source)]
+        if len(matches) != 1:
             return None
-        chosen += alike
+        chosen += matches
     return chosen
 
 
@@ -103,13 +103,13 @@ def _in_order(
     if len(runs) != len(sources):
         return None
     for place, (_, run) in enumerate(runs):
-        others = [source for at, source in enumerate(sources) if at != place]
-        if run.model and any(_alike(run.model, other) for other in others):
+        rest = [source for at, source in enumerate(sources) if at != place]
+        if run.model and any(_is_same_model(run.model, other) for other in rest):
             return None
     return list(runs)
 
 
-def _alike(model: str, source: str) -> bool:
+def _is_same_model(model: str, source: str) -> bool:
     """Whether two names are of one model: their last parts, without what is no letter or digit."""
     a, b = ("".join(filter(str.isalnum, Path(name).name.lower())) for name in (model, source))
     return bool(a) and a == b
@@ -127,11 +127,11 @@ def _rate(run: BenchmarkRun, batch: int, basis: str) -> Rate:
 
 
 def _listed(runs: Iterable[BenchmarkRun]) -> str:
-    shown = []
+    speeds = []
     for number, run in enumerate(runs, 1):
         at = f" at {run.concurrency}" if (run.concurrency or 1) > 1 else ""
         what = " ".join(filter(None, (Path(run.model).name, run.label))) or run.tool
         speed = 1e6 / run.tpot.typical if run.tpot.typical else run.output_throughput or 0.0
-        shown.append(f"{number}: {speed:.1f} ({what:.60}{at})")
-    more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
-    return f"these, in tokens/s a sequence: {', '.join([*shown[:_MOST_SHOWN], *more]) or 'none'}"
+        speeds.append(f"{number}: {speed:.1f} ({what:.60}{at})")
+    more = [f"{len(speeds) - _MOST_SHOWN} more"] if len(speeds) > _MOST_SHOWN else []
+    return f"these, in tokens/s a sequence: {', '.join([*speeds[:_MOST_SHOWN], *more]) or 'none'}"

@@ -56,14 +56,18 @@ def recordings_of(named: str) -> list[Source]:
         raise CommandError(
             f"{named!r} has no recording before or after a comma; write several as A1,A2,A3"
         )
-    found = [member for name in names for member in _members(name)]
-    places = [each.name if is_url(each.name) else os.path.realpath(each.name) for each in found]
-    for place, each in zip(places, found, strict=True):
+    members = [member for name in names for member in _members(name)]
+    places = [
+        recording.name if is_url(recording.name) else os.path.realpath(recording.name)
+        for recording in members
+    ]
+    for place, recording in zip(places, members, strict=True):
         if places.count(place) > 1:
             raise CommandError(
-                f"{each.name} stands twice on one side; give recordings of different engine starts"
+                f"{recording.name} stands twice on one side; give recordings of different "
+                "engine starts"
             )
-    return found
+    return members
 
 
 def _names(named: str) -> list[str]:
@@ -90,22 +94,22 @@ def _longest(parts: Sequence[str]) -> int:
 
 def _members(name: str) -> list[Source]:
     """The bundles of a folder of several; anything else is itself."""
-    found = resolve(name)
-    if isinstance(found, AbResult):
+    source = resolve(name)
+    if isinstance(source, AbResult):
         raise CommandError(
             f"{name} is a result of spark-prof ab or tune, which has compared already; "
             f"spark-prof report {shlex.quote(name)} shows it"
         )
-    if not isinstance(found, Folder) or is_url(name):
-        return [found]
-    members = [resolve(each.source) for each in found.members]
-    bundles = all(isinstance(each, BundleFolder | RecordingInProgress) for each in members)
-    return members if bundles else [found]
+    if not isinstance(source, Folder) or is_url(name):
+        return [source]
+    members = [resolve(member.source) for member in source.members]
+    bundles = all(isinstance(member, BundleFolder | RecordingInProgress) for member in members)
+    return members if bundles else [source]
 
 
 def facts_of(source: str, rank: int) -> Mapping[str, Any]:
     """What the recorder of a bundle noted; empty for a trace, which would be imported for it."""
-    with fetched(source) as found:
-        if not isinstance(found, BundleFolder | RecordingInProgress):
+    with fetched(source) as local_source:
+        if not isinstance(local_source, BundleFolder | RecordingInProgress):
             return {}
-        return open_bundle(found.path).facts(rank)
+        return open_bundle(local_source.path).facts(rank)

@@ -32,7 +32,7 @@ _LONGEST = 300
 _PR_SET_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent ends
 
 
-class Engine(StrEnum):
+class Executor(StrEnum):
     """Where the work is done."""
 
     LOCAL = "local"
@@ -48,13 +48,13 @@ class Outcome(Generic[Value]):
 
 
 def run_each(
-    function: Callable[[Item], Value], items: Sequence[Item], engine: Engine
+    function: Callable[[Item], Value], items: Sequence[Item], engine: Executor
 ) -> list[Outcome[Value]]:
     """What the function returns for each item, in their order; a failure ends none of the others.
 
     Every worker must be able to import the function, and to find the items' paths.
     """
-    if engine is Engine.RAY:
+    if engine is Executor.RAY:
         return list(_on_ray(function, items))
     workers = min(len(items), os.cpu_count() or 1)
     if workers < 2:

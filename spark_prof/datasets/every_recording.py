@@ -6,7 +6,7 @@ import math
 from pathlib import Path, PurePosixPath
 
 from spark_prof.analyzers.dataset import Dataset, DatasetRecording, Failure, recording_of
-from spark_prof.datasets.engines import Engine, Outcome, run_each
+from spark_prof.datasets.engines import Executor, Outcome, run_each
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.formats import without_endings
@@ -14,7 +14,7 @@ from spark_prof.traces.resolve import Folder, Member, fetched, find_members, is_
 
 
 def import_each(
-    source: str, out: Path, like: Path | None, engine: Engine
+    source: str, out: Path, like: Path | None, engine: Executor
 ) -> list[tuple[str, Outcome[tuple[str, ...]]]]:
     """Imports each recording below a folder or its URL into a folder of that name below `out`.
 
@@ -27,22 +27,22 @@ def import_each(
     members = [m for m in find_members(source) if not is_bundle(Path(m.source))]
     if not members:
         raise CommandError(f"{source} holds bundles only, which need no import")
-    wanted = [(member.source, out / _name(member.name), like) for member in members]
-    if len({place for _, place, _ in wanted}) < len(wanted):
+    imports = [(member.source, out / _name(member.name), like) for member in members]
+    if len({place for _, place, _ in imports}) < len(imports):
         raise CommandError(f"{source} holds two recordings of one name but for their ending")
-    outcomes = run_each(_import, wanted, engine)
+    outcomes = run_each(_import, imports, engine)
     return [
         (place.relative_to(out).as_posix(), outcome)
-        for (_, place, _), outcome in zip(wanted, outcomes, strict=True)
+        for (_, place, _), outcome in zip(imports, outcomes, strict=True)
     ]
 
 
-def _import(wanted: tuple[str, Path, Path | None]) -> tuple[str, ...]:
+def _import(task: tuple[str, Path, Path | None]) -> tuple[str, ...]:
     from spark_prof.importers.sources import import_files
 
-    source, out, like = wanted
-    with fetched(source) as found:
-        return import_files([found.path], out, like).meta.lost
+    source, out, like = task
+    with fetched(source) as local_source:
+        return import_files([local_source.path], out, like).meta.lost
 
 
 def _name(member: str) -> str:
@@ -53,20 +53,20 @@ def _name(member: str) -> str:
     return str(path.with_name(without_endings(path.name)))
 
 
-def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
+def summarize_dataset(folder: Folder, engine: Executor = Executor.LOCAL) -> Dataset:
     """All recordings of a folder; one that cannot be read is a failure with its reason.
 
     With Ray every worker must be able to read it.
     """
     members = folder.members
     outcomes = run_each(summarize_member, members, engine)
-    found = [outcome.value for outcome in outcomes if outcome.value is not None]
+    summaries = [outcome.value for outcome in outcomes if outcome.value is not None]
     failures = tuple(
         Failure(member.name, outcome.reason)
         for member, outcome in zip(members, outcomes, strict=True)
         if outcome.value is None
     )
-    return Dataset(folder.name, tuple(sorted(found, key=_fastest)), failures)
+    return Dataset(folder.name, tuple(sorted(summaries, key=_fastest)), failures)
 
 
 def summarize_member(member: Member) -> DatasetRecording:

@@ -33,13 +33,13 @@ def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> 
     return measured_for(device_of(bundle.facts(rank))[0], file)
 
 
-def refuse_result(found: Source) -> None:
+def refuse_result(source: Source) -> None:
     """Refuses what is a result of `spark-prof ab` or `tune`, with the command that shows it."""
-    if isinstance(found, AbResult):
-        kind = "tune" if isinstance(found, TuneFile) else "ab"
+    if isinstance(source, AbResult):
+        kind = "tune" if isinstance(source, TuneFile) else "ab"
         raise CommandError(
-            f"{found.name} is a result of spark-prof {kind} and no recording; ask: spark-prof "
-            f"report {found.name}"
+            f"{source.name} is a result of spark-prof {kind} and no recording; ask: spark-prof "
+            f"report {source.name}"
         )
 
 
@@ -47,18 +47,18 @@ def refuse_result(found: Source) -> None:
 def opened(source: str | Source) -> Iterator[Bundle]:
     """The bundle, or the trace as a bundle."""
     with ExitStack() as stack:
-        found = stack.enter_context(fetched(source))
-        refuse_result(found)
-        if isinstance(found, BundleFolder | RecordingInProgress):
-            yield open_bundle(found.path)
+        local_source = stack.enter_context(fetched(source))
+        refuse_result(local_source)
+        if isinstance(local_source, BundleFolder | RecordingInProgress):
+            yield open_bundle(local_source.path)
             return
-        if is_zip_with(found.path, META_FILE):
+        if is_zip_with(local_source.path, META_FILE):
             folder = stack.enter_context(temporary_folder())
-            unpacked(found.path, folder)
+            unpacked(local_source.path, folder)
             bundle = Bundle(folder)
         else:
             from spark_prof.importers.sources import open_source
 
-            bundle = stack.enter_context(open_source(found.path))
+            bundle = stack.enter_context(open_source(local_source.path))
         bundle.named = source if isinstance(source, str) else source.name
         yield bundle

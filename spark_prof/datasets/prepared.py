@@ -40,12 +40,12 @@ class Columns:
     def __init__(self, bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: Int64s) -> None:
         self._lock = threading.Lock()
         self._source: tuple[Bundle, int, pd.DataFrame, Int64s] | None = bundle, rank, kernels, steps
-        self._made: KernelColumns | None = None
+        self._columns: KernelColumns | None = None
 
     @property
-    def made(self) -> bool:
+    def ready(self) -> bool:
         """Whether nobody has to wait for them."""
-        return self._made is not None
+        return self._columns is not None
 
     def __call__(self) -> KernelColumns:
         """The columns; whoever asks meanwhile waits."""
@@ -54,10 +54,10 @@ class Columns:
                 bundle, rank, kernels, steps = self._source
                 times = ("start_ns", "end_ns")
                 shapes = with_own_starts(kernels_in_order(bundle, rank, [*times, *LAUNCH_COLUMNS]))
-                self._made = columns_of(kernels, steps, shapes)
+                self._columns = columns_of(kernels, steps, shapes)
                 self._source = None  # the rows are more than twice as large
-            assert self._made is not None
-            return self._made
+            assert self._columns is not None
+            return self._columns
 
 
 @dataclass(frozen=True)
@@ -106,34 +106,34 @@ def prepare(source: str, rank: int | None = None) -> Prepared:
 
 @contextmanager
 def _opened(source: str) -> Iterator[tuple[Bundle, bool]]:
-    found = resolve(source)
-    if not isinstance(found, RecordingInProgress):
-        with opened(found) as bundle:
+    recording = resolve(source)
+    if not isinstance(recording, RecordingInProgress):
+        with opened(recording) as bundle:
             yield bundle, False
         return
     with temporary_folder() as folder:
-        taken = snapshot(found.path, folder)
-        taken.named = source  # nobody has ever heard of the snapshot's folder
-        yield taken, True
+        live_bundle = snapshot(recording.path, folder)
+        live_bundle.named = source  # nobody has ever heard of the snapshot's folder
+        yield live_bundle, True
 
 
 def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prepared:
     summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
-    shown = bundle.ranks[0] if rank is None else rank
+    rank_of_report = bundle.ranks[0] if rank is None else rank
     report = whole(summary.report)  # a trace is only there for now
     if live:
         report = replace(report, run=replace(report.run, source=source))
-    columns = Columns(bundle, shown, summary.kernels, summary.steps.index.to_numpy())
+    columns = Columns(bundle, rank_of_report, summary.kernels, summary.steps.index.to_numpy())
     if live or not is_bundle(Path(source)):
         columns()  # the bundle of a trace is only there for now
     return Prepared(
         source=source,
-        rank=shown,
+        rank=rank_of_report,
         ranks=tuple(bundle.ranks),
         report=report,
         columns=columns,
         steps=_books(summary),
-        layers=layers_of(bundle, shown),
+        layers=layers_of(bundle, rank_of_report),
         live=live,
         timed=summary.timed,
         sums=summary.sums,
@@ -150,15 +150,15 @@ def _books(summary: Summary) -> pd.DataFrame:
     return steps.reset_index(drop=True)
 
 
-def clients_beside(shown: Prepared, results: Sequence[Path]) -> tuple[ClientRow, ...]:
+def clients_beside(prepared: Prepared, results: Sequence[Path]) -> tuple[ClientRow, ...]:
     """The runs that the recording holds, then those of the results, each beside its steps."""
     runs = [run for path in results for run in read_benchmark(path).runs]
     if not runs:
-        return shown.report.clients
-    steps = shown.steps if shown.timed else pd.DataFrame()
+        return prepared.report.clients
+    steps = prepared.steps if prepared.timed else pd.DataFrame()
     facts: Mapping[str, Any] = {}
     # A trace would have to be read again for those of its process.
-    if not shown.live and is_bundle(Path(shown.source)):
-        with opened(shown.source) as bundle:
-            facts = bundle.facts(shown.rank)
-    return (*shown.report.clients, *clients_of(runs, steps, facts, shown.report.overhead))
+    if not prepared.live and is_bundle(Path(prepared.source)):
+        with opened(prepared.source) as bundle:
+            facts = bundle.facts(prepared.rank)
+    return (*prepared.report.clients, *clients_of(runs, steps, facts, prepared.report.overhead))

@@ -44,9 +44,9 @@ _MARKERS = TABLES["markers"].schema
 
 def calls_of(host: pd.DataFrame, kernels: pd.DataFrame) -> Int64s:
     """The row of `host` that launched each kernel, the first one of its number; -1 for none."""
-    known, first = np.unique(host["correlation"].to_numpy(np.int64), return_index=True)
-    wanted = kernels["correlation"].to_numpy(np.int64)
-    return np.where(wanted >= 0, np.append(first, -1)[positions(known, wanted)], -1)
+    correlations, first = np.unique(host["correlation"].to_numpy(np.int64), return_index=True)
+    numbers = kernels["correlation"].to_numpy(np.int64)
+    return np.where(numbers >= 0, np.append(first, -1)[positions(correlations, numbers)], -1)
 
 
 def _slices(markers: pd.DataFrame, calls: pd.DataFrame) -> tuple[Int64s, Int64s]:
@@ -54,11 +54,11 @@ def _slices(markers: pd.DataFrame, calls: pd.DataFrame) -> tuple[Int64s, Int64s]
     first, last = np.zeros((2, len(markers)), np.int64)
     start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     thread, begun, returned = (calls[n].to_numpy() for n in ("thread", "start_ns", "end_ns"))
-    for own, found in groups(markers["thread"].to_numpy(np.int64)):
-        begin, behind = np.searchsorted(thread, (own, own + 1))
+    for thread_id, rows_of_thread in groups(markers["thread"].to_numpy(np.int64)):
+        begin, behind = np.searchsorted(thread, (thread_id, thread_id + 1))
         latest = np.maximum.accumulate(returned[begin:behind])
-        first[found] = begin + np.searchsorted(begun[begin:behind], start[found])
-        last[found] = begin + np.searchsorted(latest, end[found], side="right")
+        first[rows_of_thread] = begin + np.searchsorted(begun[begin:behind], start[rows_of_thread])
+        last[rows_of_thread] = begin + np.searchsorted(latest, end[rows_of_thread], side="right")
     return first, np.maximum(first, last)
 
 
@@ -82,8 +82,8 @@ def nesting(markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
     start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     parent = np.full(len(markers), -1, np.int64)
     nested = np.flatnonzero(markers["nested"].to_numpy(bool))
-    for _, found in groups(markers["thread"].to_numpy(np.int64)[nested]):
-        rows = nested[found]
+    for _, of_thread in groups(markers["thread"].to_numpy(np.int64)[nested]):
+        rows = nested[of_thread]
         rows = rows[np.lexsort((-end[rows], start[rows]))]
         around = enclosing(start[rows], end[rows])
         parent[rows] = np.where(around >= 0, rows[around], -1)
@@ -115,9 +115,9 @@ def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) ->
     parent, level = nesting(markers)
     above = parent[row]
     children = np.bincount(above[above >= 0], minlength=len(markers))
-    found = markers[[*_OF_RANGE]].iloc[row].reset_index(drop=True)
-    found.insert(0, "range", row)
-    return found.assign(
+    ranges = markers[[*_OF_RANGE]].iloc[row].reset_index(drop=True)
+    ranges.insert(0, "range", row)
+    return ranges.assign(
         gpu_start_ns=gpu_start,
         gpu_end_ns=gpu_end,
         ops=(last - first)[row],
@@ -170,7 +170,7 @@ def create_views(
     database: duckdb.DuckDBPyConnection,
     bundles: Mapping[str, Bundle],
     folder: Path,
-    wanted: Container[str],
+    needed: Container[str],
 ) -> None:
     """Creates a view a table with `bundle` and `rank` first, the computed ones, and `bundles`.
 
@@ -191,10 +191,10 @@ def create_views(
     for name, (fields, rows_of) in _COMPUTED.items():
         place = folder / name
         _write(_place(place, -1, -1), pa.schema(fields).empty_table())
-        for number, bundle in enumerate(bundles.values() if name in wanted else ()):
+        for number, bundle in enumerate(bundles.values() if name in needed else ()):
             for rank in bundle.ranks:
-                found = pa.Table.from_pandas(rows_of(bundle, rank), preserve_index=False)
-                _write(_place(place, number, rank), found)
+                rows_of_rank = pa.Table.from_pandas(rows_of(bundle, rank), preserve_index=False)
+                _write(_place(place, number, rank), rows_of_rank)
         _view(database, name, [Column(f.name, f.type, "") for f in fields], place)
     database.execute(f"CREATE VIEW launches AS {LAUNCHES}")
     database.execute("CREATE MACRO kernel_id(name) AS left(sha256(name), 10)")
@@ -234,8 +234,8 @@ def _place(folder: Path, member: int, rank: int) -> Path:
     return place / "t.parquet"
 
 
-def _write(path: Path, found: pa.Table) -> None:
-    pq.write_table(found, path, compression="zstd")
+def _write(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path, compression="zstd")
 
 
 def _literal(value: str | int) -> str:
@@ -354,26 +354,26 @@ def _one_line(database: duckdb.DuckDBPyConnection | None = None) -> Iterator[Non
         more = len(lines) > 1 and lines[1].startswith(("Did", "Candidate"))
         text = " ".join(lines[: 1 + more])
         named = _NO_COLUMN.search(text)
-        known = _views_with(database, named[1]) if database is not None and named else ""
-        raise CommandError(f"the query failed: {text[:_LONGEST]}{known}") from error
+        hint = _views_with(database, named[1]) if database is not None and named else ""
+        raise CommandError(f"the query failed: {text[:_LONGEST]}{hint}") from error
 
 
 def _views_with(database: duckdb.DuckDBPyConnection, column: str) -> str:
     """Which views have a column of that name."""
-    found = database.execute(
+    views = database.execute(
         "SELECT DISTINCT table_name FROM information_schema.columns WHERE column_name = ? "
         "ORDER BY table_name",
         [column],
     ).fetchall()
-    return f"; {column} is in {', '.join(name for (name,) in found)}" if found else ""
+    return f"; {column} is in {', '.join(name for (name,) in views)}" if views else ""
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:
     """The names, with a number behind those that are there already."""
-    found: dict[str, None] = {}
+    names_of_columns: dict[str, None] = {}
     for name in names:
         number, other = 2, name
-        while other in found:
+        while other in names_of_columns:
             number, other = number + 1, f"{name}_{number}"
-        found[other] = None
-    return tuple(found)
+        names_of_columns[other] = None
+    return tuple(names_of_columns)

@@ -33,7 +33,7 @@ MOST_SIDES = 6
 
 
 @dataclass(frozen=True)
-class Asked:
+class WhySettings:
     """For which use it is asked; what is None is taken from the recordings."""
 
     gpu: Gpu | None = None
@@ -45,14 +45,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Recording:
+class SideRecording:
     """A recording's report, with the configuration of its model."""
 
     report: Report
     config: Mapping[str, Any]
 
 
-def why_of(sources: Sequence[str], asked: Asked) -> Why:
+def why_of(sources: Sequence[str], settings: WhySettings) -> Why:
     """Why the first source decodes faster or slower than the others.
 
     Args:
@@ -64,26 +64,28 @@ def why_of(sources: Sequence[str], asked: Asked) -> Why:
     if len(sources) > MOST_SIDES:
         raise CommandError(f"{len(sources)} sides are too many; give at most {MOST_SIDES}")
     sources = [_folder(source) for source in sources]
-    read = [read_source(source, asked.batch) for source in sources]
-    reports = [source.report for source in read if isinstance(source, Recording)]
-    if asked.context and reports:
+    read = [read_source(source, settings.batch) for source in sources]
+    reports = [source.report for source in read if isinstance(source, SideRecording)]
+    if settings.context and reports:
         raise CommandError("--context is for checkpoints: a recording has the contexts that it had")
     recorded = (find_gpu(r.gpu.name, r.gpu.compute_capability) for r in reports)
-    gpu = asked.gpu or next(filter(None, recorded), None) or gpu_called(_DEFAULT_GPU)
+    gpu = settings.gpu or next(filter(None, recorded), None) or gpu_called(_DEFAULT_GPU)
     assert gpu is not None
-    batch = asked.batch or next((recorded_batch(report) for report in reports), None)
-    ranks = asked.ranks or next(map(recorded_ranks, reports), None)
-    question = Question(batch or 1, asked.context, ranks=ranks or 1)
+    batch = settings.batch or next((recorded_batch(report) for report in reports), None)
+    ranks = settings.ranks or next(map(recorded_ranks, reports), None)
+    question = Question(batch or 1, settings.context, ranks=ranks or 1)
     sides = [
         side_of_recording(source.report, name, gpu, source.config)
-        if isinstance(source, Recording)
+        if isinstance(source, SideRecording)
         else side_of_checkpoint(source, name, gpu, question)
         for name, source in zip(side_names(sources), read, strict=True)
     ]
-    if rates := _rates(sources, asked, question.batch):
+    if rates := _rates(sources, settings, question.batch):
         sides = [replace(side, rate=rate) for side, rate in zip(sides, rates, strict=True)]
     checkpoints = [source for source in read if isinstance(source, Checkpoint)]
-    findings = [source.report.findings if isinstance(source, Recording) else () for source in read]
+    findings = [
+        source.report.findings if isinstance(source, SideRecording) else () for source in read
+    ]
     return Why(
         gpu.name,
         gpu.bandwidth.value,
@@ -97,10 +99,10 @@ def why_of(sources: Sequence[str], asked: Asked) -> Why:
     )
 
 
-def _rates(sources: Sequence[str], asked: Asked, batch: int) -> list[Rate]:
-    if asked.measured:
-        return measured_rates(asked.measured, len(sources), batch)
-    return bench_rates(asked.bench, sources, batch) if asked.bench else []
+def _rates(sources: Sequence[str], settings: WhySettings, batch: int) -> list[Rate]:
+    if settings.measured:
+        return measured_rates(settings.measured, len(sources), batch)
+    return bench_rates(settings.bench, sources, batch) if settings.bench else []
 
 
 def _folder(source: str) -> str:
@@ -109,35 +111,35 @@ def _folder(source: str) -> str:
     return str(path.parent) if path.name == "config.json" else source
 
 
-def read_source(source: str, batch: int | None = None) -> Recording | Checkpoint:
+def read_source(source: str, batch: int | None = None) -> SideRecording | Checkpoint:
     """A checkpoint, or a recording with its report."""
     if is_model(source):
         return read_checkpoint(model_folder(source))
     if not Path(source).exists():
         model_folder(source)  # says where a model of that name would be
     try:
-        found = resolve(source)
+        recording = resolve(source)
     except UnknownFormatError as error:
         raise CommandError(
             f"{source:.200} is no model and no recording; why compares folders with a config.json, "
             "names of models in Hugging Face's cache, and recordings"
         ) from error
-    with opened(found) as bundle:
+    with opened(recording) as bundle:
         report = summarize(bundle, batch=batch)
         config = mapping_in(bundle.facts(bundle.ranks[0]), "model_config")
     if report.run.units == "op":
         raise CommandError(
             f"{source:.200} is of a CPU engine: what it reads and computes says nothing of a GPU"
         )
-    return Recording(report, config)
+    return SideRecording(report, config)
 
 
 def side_names(sources: Sequence[str]) -> list[str]:
     """The last part of each name, or all of it where two are alike; numbered where they are one."""
     last = [Path(source).name or source for source in sources]
-    alike = [name for name, count in Counter(last).items() if count > 1]
+    ambiguous = [name for name, count in Counter(last).items() if count > 1]
     names = [
-        source if name in alike and sources.count(source) == 1 else name
+        source if name in ambiguous and sources.count(source) == 1 else name
         for name, source in zip(last, sources, strict=True)
     ]
     return [

@@ -218,7 +218,7 @@ class _View:
             self.without = _empty(sources.prepared, len(sources.labels))
             show(replace(sources, clients=self.clients))
             # What other pages need of every kernel is made while this one is looked at.
-            if not sources.prepared.columns.made:
+            if not sources.prepared.columns.ready:
                 threading.Thread(
                     target=_make_columns, args=(sources.prepared,), daemon=True
                 ).start()

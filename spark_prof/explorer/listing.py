@@ -59,7 +59,7 @@ def draw(bundle: str, cubin: str, function: str) -> str:
     with right:
         _turn(first, len(line_numbers))
     legend = "".join(
-        f'<span class="m{place}" title="{escape(mark.says)}">'
+        f'<span class="m{place}" title="{escape(mark.meaning)}">'
         f"{count(mark_counts[mark.name])} "
         f"{mark.name if mark_counts[mark.name] == 1 else mark.plural}</span>"
         for place, mark in enumerate(MARKS)

@@ -133,11 +133,11 @@ def _process_name(bundle: Bundle, rank: int) -> str:
 
 
 def _devices(bundle: Bundle, ranks: tuple[int, ...]) -> list[int]:
-    found: set[int] = set()
+    devices: set[int] = set()
     for rank in ranks:
         for batch in bundle.batches("kernels", rank, ["device"]):
-            found.update(pc.unique(batch["device"]).to_pylist())
-    return sorted(device for device in found if device >= 0)
+            devices.update(pc.unique(batch["device"]).to_pylist())
+    return sorted(device for device in devices if device >= 0)
 
 
 def _origin(bundle: Bundle, ranks: tuple[int, ...]) -> int:
@@ -163,8 +163,10 @@ def write_flows(trace: RankTrace, launches: pd.DataFrame, tracks: Int64s, first_
     launched = np.flatnonzero(correlation >= 0)
     first = launches[["correlation", "start_ns", "track"]].drop_duplicates("correlation")
     of, begun, track = integers(first, *first.columns)
-    known, at = np.unique(correlation[launched], return_index=True)
-    _, of_kernel, of_launch = np.intersect1d(known, of, assume_unique=True, return_indices=True)
+    correlations, at = np.unique(correlation[launched], return_index=True)
+    _, of_kernel, of_launch = np.intersect1d(
+        correlations, of, assume_unique=True, return_indices=True
+    )
     kernel = launched[at[of_kernel]]
     from_ns, from_track = begun[of_launch], track[of_launch]
     for part in slices(len(kernel)):
@@ -190,7 +192,7 @@ _UNKNOWN = Label(None, "", None, "", None)
 
 
 @dataclass(frozen=True)
-class Window:
+class TraceWindow:
     """From an instant until before another one; the kernels that begin in it are shown."""
 
     begin_ns: int
@@ -211,7 +213,7 @@ class WindowTrace:
 
 def window_around(
     prepared: Prepared, begin_ns: int, end_ns: int, most: int = MOST_KERNELS
-) -> Window:
+) -> TraceWindow:
     """The window around a range, of whole steps where there are any.
 
     It has so many kernels at most; of a range with more of them those at its begin.
@@ -233,11 +235,14 @@ def window_around(
     else:
         whole = finishes[(finishes <= start[high]) & (finishes >= end_ns)]
         until = int(whole.max() if len(whole) else start[high])
-    return Window(since, until)
+    return TraceWindow(since, until)
 
 
 def window_trace(
-    ranks: Mapping[int, Prepared], window: Window, ahead_ns: Mapping[int, int], address: str = ""
+    ranks: Mapping[int, Prepared],
+    window: TraceWindow,
+    ahead_ns: Mapping[int, int],
+    address: str = "",
 ) -> WindowTrace:
     """The trace of a window of some ranks, whose clock is the first one's.
 
@@ -246,21 +251,21 @@ def window_trace(
         address: of the explorer's page of kernels, with its query; each kernel gets a link to its
             own page if it is given.
     """
-    found = {
+    tables = {
         rank: _part(prepared, window, ahead_ns.get(rank, 0)) for rank, prepared in ranks.items()
     }
     if address:
-        for rank, (kernels, _) in found.items():
+        for rank, (kernels, _) in tables.items():
             kernels["page"] = _pages(kernels, ranks[rank], f"{address}&rank={rank}")
-    firsts = [int(c.min()) for kernels, steps in found.values()
+    firsts = [int(c.min()) for kernels, steps in tables.values()
               for c in (kernels["start_ns"], steps["begin_ns"]) if len(c)]  # fmt: skip
-    lasts = [int(c.max()) for kernels, steps in found.values()
+    lasts = [int(c.max()) for kernels, steps in tables.values()
              for c in (kernels["end_ns"], steps["finish_ns"]) if len(c)]  # fmt: skip
     first = min(firsts, default=window.begin_ns)
     out = BytesIO()
     begin_trace(out, {"displayTimeUnit": "ms", "baseTimeNanoseconds": first})
     names: list[str] = []
-    for rank, (kernels, steps) in found.items():
+    for rank, (kernels, steps) in tables.items():
         tracks = Tracks(rank + 1, f"rank {rank}")
         write_device(RankTrace(rank, kernels, first, tracks, out), steps)
         names += tracks.events()
@@ -268,7 +273,9 @@ def window_trace(
     return WindowTrace(out.getvalue(), first, max(lasts, default=window.end_ns))
 
 
-def _part(prepared: Prepared, window: Window, ahead_ns: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _part(
+    prepared: Prepared, window: TraceWindow, ahead_ns: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The kernels and the steps of a rank, in the time of the window."""
     begin, end = window.begin_ns + ahead_ns, window.end_ns + ahead_ns
     low, high = np.searchsorted(prepared.kernels.start_ns, (begin, end)).tolist()
@@ -286,8 +293,10 @@ def _pages(kernels: pd.DataFrame, prepared: Prepared, address: str) -> pd.Series
     """The address of each kernel's page."""
     places = {name: place for place, name in enumerate(prepared.kernels.names)}
     names = [places[name] for name in kernels["name"].cat.categories]
-    known = kernels["name"].cat.codes.to_numpy().astype(np.int64) * len(COMPONENTS)
-    pairs, of = np.unique(known + kernels["component"].cat.codes.to_numpy(), return_inverse=True)
+    pair_numbers = kernels["name"].cat.codes.to_numpy().astype(np.int64) * len(COMPONENTS)
+    pairs, of = np.unique(
+        pair_numbers + kernels["component"].cat.codes.to_numpy(), return_inverse=True
+    )
     pages = [
         f"{address}&kernel={names[name]}&component={COMPONENTS[component]}"
         for name, component in (divmod(pair, len(COMPONENTS)) for pair in pairs.tolist())
@@ -302,14 +311,14 @@ def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
     names = [columns.names[place] for place in kernels.tolist()]
     launches = columns.launches.iloc[columns.launch[part]].reset_index(drop=True)
     copies = np.array(columns.copies, bool)[kernels]
-    known = {row.name: row for row in prepared.report.kernels}
+    row_of = {row.name: row for row in prepared.report.kernels}
     labels: list[KernelRow | Label] = [
-        _COPY if copy else known.get(text, _UNKNOWN)
+        _COPY if copy else row_of.get(text, _UNKNOWN)
         for text, copy in zip(names, copies.tolist(), strict=True)
     ]
-    seen = columns.start_ns[part] - (0 if columns.ahead_ns is None else columns.ahead_ns[part])
-    found = launches.assign(
-        start_ns=seen - ahead_ns,
+    start_ns = columns.start_ns[part] - (0 if columns.ahead_ns is None else columns.ahead_ns[part])
+    rows = launches.assign(
+        start_ns=start_ns - ahead_ns,
         end_ns=columns.end_ns[part] - ahead_ns,
         kind=pd.Categorical(np.where(copies[name], "memcpy", "kernel")),
         name=pd.Categorical.from_codes(name, pd.Index(names)),
@@ -319,9 +328,9 @@ def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
             columns.component[part].astype(np.int64), pd.Index(COMPONENTS)
         ),
         **{
-            said: pd.Categorical([getattr(label, said) or "" for label in labels])[name]
-            for said in ("engine", "precision", "evidence", "conversion")
+            column: pd.Categorical([getattr(label, column) or "" for label in labels])[name]
+            for column in ("engine", "precision", "evidence", "conversion")
         },
     )
     # A window shows when kernels were seen, also those that wait.
-    return found.sort_values("start_ns", kind="stable", ignore_index=True)
+    return rows.sort_values("start_ns", kind="stable", ignore_index=True)

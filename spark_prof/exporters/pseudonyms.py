@@ -73,7 +73,7 @@ class Pseudonyms:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._given: Counter[str] = Counter()
+        self._numbers: Counter[str] = Counter()
         self._secrets: set[str] = set()
         self._learned: dict[str, tuple[str, str]] = {}  # a word: the kind and text it tells of
 
@@ -85,9 +85,9 @@ class Pseudonyms:
 
     def settled(self) -> Pseudonyms:
         """Those that know from the start what these have learned."""
-        found = Pseudonyms()
-        found._learned = dict(self._learned)
-        return found
+        settled = Pseudonyms()
+        settled._learned = dict(self._learned)
+        return settled
 
     def name(self, kind: str, text: str) -> str:
         """The other name of a text, such as path-1; the same for the same text."""
@@ -95,77 +95,77 @@ class Pseudonyms:
         key = key.lower() if kind in ("host", "user") else key
         if key in self._names:
             return self._names[key]
-        self._given[kind] += 1
-        made = f"{kind}-{self._given[kind]}"
+        self._numbers[kind] += 1
+        name = f"{kind}-{self._numbers[kind]}"
         if kind == "model" and ("/" in text or "\\" in text):
-            made = f"/{made}"  # the report tells that it is a path of another machine
-        self._names[key] = made
-        return made
+            name = f"/{name}"  # the report tells that it is a path of another machine
+        self._names[key] = name
+        return name
 
     def learn(self, kind: str, text: str) -> str:
         """The same, and the text is replaced from now on wherever it stands as a word."""
-        made = self.name(kind, text)
+        name = self.name(kind, text)
         for word in _learnable(kind, text):
             self._learned.setdefault(word.lower(), (kind, text))
-        return made
+        return name
 
     def without_known(self, text: str) -> str:
         """A text without the words that were learned, in capitals or small letters."""
-        return _TOKEN.sub(lambda found: self._token(found[0]), text) if self._learned else text
+        return _TOKEN.sub(lambda match: self._token(match[0]), text) if self._learned else text
 
     def _token(self, token: str) -> str:
         """A word of several parts, of which some may be known together: acme-secret_v2."""
         if token.lower() in self._learned:
             return self.name(*self._learned[token.lower()])
         parts = _BETWEEN.split(token)  # words, and what is between them
-        shown, at = [], 0
+        replaced, at = [], 0
         while at < len(parts):
             longest = min(at + 2 * _MOST_PARTS, len(parts) + 1)
             for end in range(longest - 1, at, -2):
-                if told := self._learned.get("".join(parts[at:end]).lower()):
-                    shown.append(self.name(*told))
+                if kind_and_text := self._learned.get("".join(parts[at:end]).lower()):
+                    replaced.append(self.name(*kind_and_text))
                     break
             else:
                 end = at + 1
-                shown.append(parts[at])
-            shown += parts[end : end + 1]
+                replaced.append(parts[at])
+            replaced += parts[end : end + 1]
             at = end + 1
-        return "".join(shown)
+        return "".join(replaced)
 
     def without_places(self, text: str) -> str:
         """A text without secrets, addresses, URLs, mail, paths and hosts."""
-        shown, done = [], 0
-        for found in _CONFIG.finditer(text) if ".json" in text else ():
-            folder = f"{self.name('path', found['folder'])}/" if found["folder"] else ""
-            shown += [self._without_places(text[done : found.start()]), folder, found["file"]]
-            done = found.end()
-        return "".join(shown) + self._without_places(text[done:])
+        pieces, end = [], 0
+        for match in _CONFIG.finditer(text) if ".json" in text else ():
+            folder = f"{self.name('path', match['folder'])}/" if match["folder"] else ""
+            pieces += [self._without_places(text[end : match.start()]), folder, match["file"]]
+            end = match.end()
+        return "".join(pieces) + self._without_places(text[end:])
 
     def _without_places(self, text: str) -> str:
-        shown = redacted_text(text)
-        if shown != text:
+        cleaned = redacted_text(text)
+        if cleaned != text:
             self._secrets.add(text)
-        if "://" in shown or ":\\/" in shown:
-            shown = _URL.sub(lambda found: self.name("url", found[0]), shown)
-        if "arn:" in shown:
-            shown = _ARN.sub(lambda found: self.name("id", found[0]), shown)
-        if "+" in shown:
-            shown = _PHONE.sub(lambda found: self.name("id", found[0]), shown)
-        if "S-1-" in shown:
-            shown = _ACCOUNT.sub(lambda found: self.name("id", found[0]), shown)
-        if "@" in shown:
-            shown = _MAIL.sub(lambda found: self.name("mail", found[0]), shown)
-        if "/" in shown or "\\" in shown:
-            shown = _PATH.sub(self._path, shown)
-        shown = self.without_known(shown)
-        if ":" in shown:
-            shown = _MAC.sub(lambda found: self.name("address", found[0]), shown)
-            shown = _COLONS.sub(self._address, shown)
-        shown = _IPV4.sub(self._address, shown)
-        shown = _UUID.sub(lambda found: self.name("id", found[0]), shown)
-        if "." in shown:
-            shown = _DOMAIN.sub(lambda found: self.learn("host", found[0]), shown)
-        return shown
+        if "://" in cleaned or ":\\/" in cleaned:
+            cleaned = _URL.sub(lambda match: self.name("url", match[0]), cleaned)
+        if "arn:" in cleaned:
+            cleaned = _ARN.sub(lambda match: self.name("id", match[0]), cleaned)
+        if "+" in cleaned:
+            cleaned = _PHONE.sub(lambda match: self.name("id", match[0]), cleaned)
+        if "S-1-" in cleaned:
+            cleaned = _ACCOUNT.sub(lambda match: self.name("id", match[0]), cleaned)
+        if "@" in cleaned:
+            cleaned = _MAIL.sub(lambda match: self.name("mail", match[0]), cleaned)
+        if "/" in cleaned or "\\" in cleaned:
+            cleaned = _PATH.sub(self._path, cleaned)
+        cleaned = self.without_known(cleaned)
+        if ":" in cleaned:
+            cleaned = _MAC.sub(lambda match: self.name("address", match[0]), cleaned)
+            cleaned = _COLONS.sub(self._address, cleaned)
+        cleaned = _IPV4.sub(self._address, cleaned)
+        cleaned = _UUID.sub(lambda match: self.name("id", match[0]), cleaned)
+        if "." in cleaned:
+            cleaned = _DOMAIN.sub(lambda match: self.learn("host", match[0]), cleaned)
+        return cleaned
 
     def without_machines(self, text: str) -> str:
         """A text without what looks like the name of a machine: node-17, gpu7."""
@@ -179,7 +179,7 @@ class Pseudonyms:
     def without_unknown(self, text: str) -> str:
         """A text without words that neither vLLM nor CUDA nor this package has."""
 
-        def known(match: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             fraction = match[0].isdigit() and _WHOLE.search(
                 text, max(0, match.start() - 8), match.start()
             )
@@ -187,7 +187,7 @@ class Pseudonyms:
                 return match[0]
             return self.name("name", match[0])
 
-        return _WORD.sub(known, text)
+        return _WORD.sub(replacement, text)
 
     def model(self, text: str) -> str:
         """A model: one of the hub's known owners stays, all others get a name."""
@@ -235,20 +235,20 @@ def _is_pseudonym(text: str) -> bool:
 def _learnable(kind: str, text: str) -> Iterable[str]:
     """What of a private text would tell it in another place."""
     plain = text.strip().strip("'\"").rstrip("/\\")
-    found = [plain]
+    words = [plain]
     if kind == "path":
         # A user's folder tells the user.
         users = re.findall(r"(?:^|[/\\])(?:home|Users|users|u|nfs/home)[/\\]([^/\\]+)", plain)
         users += re.findall(r"^~([^/\\]+)", plain)
         parts = [p for p in re.split(r"[/\\]", plain) if unknown_parts(p) and len(p) > 3]
-        found += [*users, *parts]
+        words += [*users, *parts]
     if kind == "host":
         labels = plain.split(".")
-        found += [labels[0]] if len(labels) > 1 else []
-        found += [label for label in labels[1:-1] if unknown_parts(label)]
+        words += [labels[0]] if len(labels) > 1 else []
+        words += [label for label in labels[1:-1] if unknown_parts(label)]
     if kind in ("user", "value", "model"):
-        found += [p for p in re.split(r"[/\\@:=,\s]", plain) if unknown_parts(p) and len(p) > 3]
-    for word in found:
+        words += [p for p in re.split(r"[/\\@:=,\s]", plain) if unknown_parts(p) and len(p) > 3]
+    for word in words:
         short = len(word) < _LEARNED_SHORTEST or len(word) > 512
         if not short and word.lower() not in _COMMON and not word.replace(".", "").isdigit():
             machine = (

@@ -35,12 +35,12 @@ class Selection:
 
     def ranks_of(self, bundle: Bundle) -> tuple[int, ...]:
         """The bundle's ranks that are selected."""
-        wanted = bundle.ranks if self.ranks is None else tuple(sorted(set(self.ranks)))
-        for rank in wanted:
+        ranks = bundle.ranks if self.ranks is None else tuple(sorted(set(self.ranks)))
+        for rank in ranks:
             if rank not in bundle.ranks:
                 there = ", ".join(map(str, bundle.ranks)) or "none"
                 raise CommandError(f"{bundle.label} has no rank {rank}; it has {there}")
-        return wanted
+        return ranks
 
     def rows(self, step: pd.Series) -> Flags:
         """Which rows are selected, by their step."""

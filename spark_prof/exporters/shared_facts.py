@@ -67,10 +67,10 @@ def shared_command(command: Sequence[str], names: Pseudonyms) -> list[str]:
     words, option, before = [], "", ""
     for index, word in enumerate(redacted(list(command))):
         if before == "serve" and not word.startswith("-"):
-            shown, option = names.model(word) if word != HIDDEN else word, ""
+            public, option = names.model(word) if word != HIDDEN else word, ""
         else:
-            shown, option = _word(word, option, names, first=index == 0)
-        words.append(shown)
+            public, option = _word(word, option, names, first=index == 0)
+        words.append(public)
         before = word
     return words
 
@@ -83,10 +83,10 @@ def _word(word: str, option: str, names: Pseudonyms, *, first: bool) -> tuple[st
         return word, ""
     if word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word):
         name, equals, value = word.partition("=")
-        shown = _option_name(name, names)
+        public_name = _option_name(name, names)
         if not equals:
-            return shown, name
-        return f"{shown}={_option_value(name, value, names)}", ""
+            return public_name, name
+        return f"{public_name}={_option_value(name, value, names)}", ""
     if option:
         return _option_value(option, word, names), ""
     assigned = _ASSIGNED.fullmatch(word)
@@ -117,11 +117,11 @@ def _script(text: str, names: Pseudonyms) -> str:
 
 
 def _option_name(name: str, names: Pseudonyms) -> str:
-    known = is_option(name) or (
+    is_public = is_option(name) or (
         len(name) <= 40 and not unknown_parts(name) and re.fullmatch(r"-{1,2}[A-Za-z][\w.-]*", name)
     )
     short = re.fullmatch(r"-[A-Za-z]{1,4}", name)
-    return name if known or short else f"--{names.name('option', name)}"
+    return name if is_public or short else f"--{names.name('option', name)}"
 
 
 def _option_value(option: str, value: str, names: Pseudonyms) -> str:
@@ -130,8 +130,8 @@ def _option_value(option: str, value: str, names: Pseudonyms) -> str:
         return value
     if plain in _OF_CONTAINERS and _SETTINGS.fullmatch(value):
         return value
-    if option in ("-e", "--env", "-m", "-x") and (found := _ASSIGNED.fullmatch(value)):
-        return _assignment(found[1], found[2], names)
+    if option in ("-e", "--env", "-m", "-x") and (assignment := _ASSIGNED.fullmatch(value)):
+        return _assignment(assignment[1], assignment[2], names)
     if option == "-m" and re.fullmatch(r"[\w.]+", value):
         return value if not unknown_parts(value) else names.learn("name", value)
     if _MODELS.search(plain):
@@ -140,11 +140,20 @@ def _option_value(option: str, value: str, names: Pseudonyms) -> str:
         return private
     if value.startswith(("{", "[")):
         return _json(value, names)
-    known = is_option(option) or option in ("-tp", "-pp", "-dp", "-O", "-q", "-cc", "-dcp", "-ep")
+    is_public = is_option(option) or option in (
+        "-tp",
+        "-pp",
+        "-dp",
+        "-O",
+        "-q",
+        "-cc",
+        "-dcp",
+        "-ep",
+    )
     counted = plain in ("batch", "batch_size", "steps", "prompt", "n", "p", "port", "np", "gpus")
-    if _NUMBER.fullmatch(value) and (known or counted or len(value) <= 5):
+    if _NUMBER.fullmatch(value) and (is_public or counted or len(value) <= 5):
         return value
-    if known and _harmless(value):
+    if is_public and _harmless(value):
         return value
     return names.learn("value", value)
 
@@ -185,8 +194,10 @@ def _json(text: str, names: Pseudonyms) -> str:
 
 
 def _assignment(name: str, value: str, names: Pseudonyms) -> str:
-    shown = name if not unknown_parts(name) else names.name("name", name).upper().replace("-", "_")
-    return f"{shown}={_variable(name, value, names)}"
+    public_name = (
+        name if not unknown_parts(name) else names.name("name", name).upper().replace("-", "_")
+    )
+    return f"{public_name}={_variable(name, value, names)}"
 
 
 def _variable(name: str, value: str, names: Pseudonyms) -> str:
@@ -211,21 +222,21 @@ def shared_environment(variables: Mapping[str, Any], names: Pseudonyms) -> dict[
 
 def shared_facts(facts: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
     """What a process told of itself, without host, user and process numbers."""
-    found: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
     for key, value in facts.items():
         if key in _LEFT_OUT or unknown_parts(key):
             continue
         if key == "environment" and isinstance(value, Mapping):
-            found[key] = shared_environment(value, names)
+            shared[key] = shared_environment(value, names)
         elif key in _MACHINES:
-            found[key] = names.learn("host", str(value)) if value else value
+            shared[key] = names.learn("host", str(value)) if value else value
         elif key == "model":
-            found[key] = names.model(str(value))
+            shared[key] = names.model(str(value))
         elif key in _PLAIN or key == "execution":
-            found[key] = _plain(value, names)
+            shared[key] = _plain(value, names)
         else:
-            found[key] = shared_value(value, names, key)
-    return found
+            shared[key] = shared_value(value, names, key)
+    return shared
 
 
 def _plain(value: Any, names: Pseudonyms) -> Any:
@@ -252,10 +263,10 @@ def shared_value(value: Any, names: Pseudonyms, key: str = "", depth: int = 24) 
 
 
 def _key(name: str, names: Pseudonyms) -> str:
-    known = (
+    is_public = (
         not unknown_parts(name) and not is_machine(name) and re.fullmatch(r"[\w.*+-]{1,80}", name)
     )
-    return name if known else names.name("name", name)
+    return name if is_public else names.name("name", name)
 
 
 def _text(value: str, key: str, names: Pseudonyms) -> str:

@@ -70,9 +70,9 @@ class SharedRecording:
                 columns = _text_columns(table)
                 if columns:
                     rows = bundle.arrow(table, rank, columns)
-                    shown = shared_table(table, rows, self._names)
+                    shared = shared_table(table, rows, self._names)
                     if again:
-                        self._count(table, rows, shown)
+                        self._count(table, rows, shared)
         self._meta = _shared_meta(bundle, self._names)
 
     @property
@@ -85,7 +85,7 @@ class SharedRecording:
             gpu = fact.get("gpu")
             if isinstance(gpu, Mapping):
                 named = [gpu.get("name"), gpu.get("driver") and f"driver {gpu['driver']}"]
-                versions.update(dict.fromkeys(str(each) for each in named if each))
+                versions.update(dict.fromkeys(str(text) for text in named if text))
             for key in ("vllm", "torch", "cuda", "flashinfer"):
                 if fact.get(key):
                     versions[f"{key} {fact[key]}"] = None
@@ -93,9 +93,9 @@ class SharedRecording:
         for fact in facts:
             config = fact.get("model_config")
             kinds = config.get("architectures") if isinstance(config, Mapping) else None
-            for each in (fact.get("model"), *(kinds if isinstance(kinds, list) else ())):
-                if each:
-                    models[str(each)] = None
+            for text in (fact.get("model"), *(kinds if isinstance(kinds, list) else ())):
+                if text:
+                    models[str(text)] = None
         before = self._bundle.meta.facts.values()
         variables = sum(
             len(set(_variables(old)) - set(_variables(new)))
@@ -129,9 +129,9 @@ class SharedRecording:
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
                 rows = {}
                 for name, table, rank in self._tables():
-                    found = shared_table(table, self._bundle.arrow(table, rank), self._names)
-                    rows[name] = found.num_rows
-                    pq.write_table(found, folder / name, compression="zstd")
+                    shared = shared_table(table, self._bundle.arrow(table, rank), self._names)
+                    rows[name] = shared.num_rows
+                    pq.write_table(shared, folder / name, compression="zstd")
                     archive.write(folder / name, name)
                     (folder / name).unlink()
                 replace(self._meta, tables=rows).write(folder)
@@ -144,15 +144,15 @@ class SharedRecording:
             if table not in LEFT_OUT:
                 yield name, table, int(rank)
 
-    def _count(self, table: str, rows: pa.Table, shown: pa.Table) -> None:
-        if table == "log" and rows.num_rows > shown.num_rows:
-            left = rows.num_rows - shown.num_rows
+    def _count(self, table: str, rows: pa.Table, shared: pa.Table) -> None:
+        if table == "log" and rows.num_rows > shared.num_rows:
+            left = rows.num_rows - shared.num_rows
             self._left_out["log lines"] = self._left_out.get("log lines", 0) + left
         column = {"kernels": "name", "modules": "path", "layers": "path", "log": "message"}.get(
             table
         )
         if column:
-            texts = {str(text) for text in shown[column].unique().to_pylist()}
+            texts = {str(text) for text in shared[column].unique().to_pylist()}
             self._texts[table] = self._texts.get(table, 0) + len(texts)
             if table == "kernels":
                 self._kernels |= texts
@@ -177,8 +177,8 @@ def _text_columns(table: str) -> list[str]:
 
 
 def _variables(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = facts.get("environment")
-    return found if isinstance(found, Mapping) else {}
+    environment = facts.get("environment")
+    return environment if isinstance(environment, Mapping) else {}
 
 
 def _shared_meta(bundle: Bundle, names: Pseudonyms) -> Meta:
@@ -187,9 +187,9 @@ def _shared_meta(bundle: Bundle, names: Pseudonyms) -> Meta:
     for model in sorted(models):
         names.model(model)
     # What a result beside the recording says of its swaps is not beside the file that is sent.
-    told = {f"rank{rank}": fact_of(swapped_places(bundle, rank)) for rank in bundle.ranks}
+    swap_facts = {f"rank{rank}": fact_of(swapped_places(bundle, rank)) for rank in bundle.ranks}
     facts = {
-        _process(name, names): shared_facts({**fact, **told.get(name, {})}, names)
+        _process(name, names): shared_facts({**fact, **swap_facts.get(name, {})}, names)
         for name, fact in meta.facts.items()
     }
     settings = shared_value(meta.settings, names)

@@ -58,46 +58,46 @@ def shared_kernel(name: str, names: Pseudonyms) -> str:
     """The name of a kernel: whole where a rule knows it, else without unknown words."""
     if _is_plain(name):
         return name
-    shown = names.without_places(name) if _may_hide(name) else names.without_known(name)
-    if shown == name and find_rule(name) is not None:
+    cleaned = names.without_places(name) if _may_hide(name) else names.without_known(name)
+    if cleaned == name and find_rule(name) is not None:
         return name
-    if shown.startswith("_Z"):
-        return _mangled(shown, names)
-    return names.without_unknown(names.without_machines(shown))
+    if cleaned.startswith("_Z"):
+        return _mangled(cleaned, names)
+    return names.without_unknown(names.without_machines(cleaned))
 
 
 def _mangled(symbol: str, names: Pseudonyms) -> str:
     """A symbol whose unknown identifiers have other names, of other lengths."""
-    shown, at = [], 0
-    while found := _LENGTH.search(symbol, at):
-        end = found.end() + int(found[1])
-        word = symbol[found.end() : end]
-        shown.append(symbol[at : found.start()])
+    pieces, at = [], 0
+    while length := _LENGTH.search(symbol, at):
+        end = length.end() + int(length[1])
+        word = symbol[length.end() : end]
+        pieces.append(symbol[at : length.start()])
         if end > len(symbol) or not word.isidentifier():
-            shown.append(found[0])
-            at = found.end()
+            pieces.append(length[0])
+            at = length.end()
             continue
         if unknown_parts(word):
             word = names.name("name", word).replace("-", "_")
-        shown.append(f"{len(word)}{word}")
+        pieces.append(f"{len(word)}{word}")
         at = end
-    return "".join(shown) + symbol[at:]
+    return "".join(pieces) + symbol[at:]
 
 
 def shared_code(text: str, names: Pseudonyms) -> str:
     """A module's path, a class, a type, a call of CUDA: without unknown words."""
     if _is_plain(text) or _NUMBERS.fullmatch(text):
         return text
-    shown = names.without_places(text) if _may_hide(text) else names.without_known(text)
-    return names.without_unknown(names.without_machines(shown))
+    cleaned = names.without_places(text) if _may_hide(text) else names.without_known(text)
+    return names.without_unknown(names.without_machines(cleaned))
 
 
 def _log_line(text: str, names: Pseudonyms) -> str:
-    said = statements_of([text])
-    shown = shared_text(text, names, read=True)
-    again = statements_of([shown])
+    statements = statements_of([text])
+    shared = shared_text(text, names, read=True)
+    again = statements_of([shared])
     # A line stays as far as its statement: what it tells must be what the report tells.
-    return shown if [one.rule.id for one in said] == [one.rule.id for one in again] else ""
+    return shared if [one.rule.id for one in statements] == [one.rule.id for one in again] else ""
 
 
 def _is_plain(text: str) -> bool:
@@ -118,7 +118,7 @@ def _changed(rows: pa.Table, of_column: Callable[[str], Callable[[str], str]]) -
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             change = of_column(field.name)
             texts = pc.dictionary_encode(rows.column(index).cast(pa.string())).combine_chunks()
-            shown = [change(text) for text in texts.dictionary.to_pylist()]
-            taken = pa.array(shown, pa.string()).take(texts.indices)
-            rows = rows.set_column(index, field, taken.cast(field.type))
+            changed = [change(text) for text in texts.dictionary.to_pylist()]
+            column = pa.array(changed, pa.string()).take(texts.indices)
+            rows = rows.set_column(index, field, column.cast(field.type))
     return rows

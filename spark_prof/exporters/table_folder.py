@@ -43,8 +43,8 @@ def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) 
         table, _, number = name.removesuffix(".parquet").rpartition("-rank")
         if table in _OF_NO_RANK or int(number) in ranks:
             path = folder / f"{table}-rank{number}.{kind}"
-            found = bundle.batches(table, int(number))
-            rows[name] = _write(path, TABLES[table].schema, _selected(found, selection))
+            batches = bundle.batches(table, int(number))
+            rows[name] = _write(path, TABLES[table].schema, _selected(batches, selection))
     for rank in ranks:
         kernels = label_kernels(bundle, rank)
         whole = pa.Table.from_pandas(kernels, preserve_index=False).replace_schema_metadata()
@@ -57,13 +57,13 @@ def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) 
         replace(bundle.meta, tables=rows, lost=lost).write(folder)
 
 
-def safe_texts(found: pa.Table) -> pa.Table:
+def safe_texts(table: pa.Table) -> pa.Table:
     """A table for CSV: no text begins a formula, and what was not measured is empty."""
-    return pa.table({name: _safe(found[name]) for name in found.column_names})
+    return pa.table({name: _safe(table[name]) for name in table.column_names})
 
 
 def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
-    written = 0
+    count = 0
     with ExitStack() as stack:
         if path.suffix == ".csv":
             plain = safe_texts(schema.empty_table()).schema
@@ -71,9 +71,9 @@ def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
         else:
             writer = stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
         for batch in batches:
-            written += len(batch)
+            count += len(batch)
             writer.write_table(safe_texts(batch) if path.suffix == ".csv" else batch)
-    return written
+    return count
 
 
 def _selected(batches: Iterator[pa.Table], selection: Selection) -> Iterator[pa.Table]:

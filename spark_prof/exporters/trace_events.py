@@ -35,13 +35,13 @@ class Tracks:
     name: str
     _names: dict[int, str] = field(default_factory=dict)
 
-    def add(self, name: str, wanted: int | None = None) -> int:
+    def add(self, name: str, preferred: int | None = None) -> int:
         """A new track below those that are there; it gets the id that is wanted if that is free.
 
         Readers take a stream's number and a thread's id from here. Perfetto takes a 0 for the
         kernel's idle thread.
         """
-        number = wanted
+        number = preferred
         if number is None or not 0 < number < _FIRST_FREE or number in self._names:
             number = _FIRST_FREE + len(self._names)
         self._names[number] = name
@@ -49,11 +49,11 @@ class Tracks:
 
     def events(self) -> list[str]:
         """The metadata events that name the process and its tracks, as JSON."""
-        found = [self._event("process_name", None, {"name": self.name})]
+        events = [self._event("process_name", None, {"name": self.name})]
         for order, (number, name) in enumerate(self._names.items()):
-            found.append(self._event("thread_name", number, {"name": name}))
-            found.append(self._event("thread_sort_index", number, {"sort_index": order}))
-        return found
+            events.append(self._event("thread_name", number, {"name": name}))
+            events.append(self._event("thread_sort_index", number, {"sort_index": order}))
+        return events
 
     def _event(self, kind: str, track: int | None, values: dict[str, str | int]) -> str:
         event = {"ph": "M", "name": kind, "pid": self.process, "ts": 0, "args": values}
@@ -97,29 +97,29 @@ def microseconds(nanoseconds: Int64s) -> pa.Array:
     return pc.binary_join_element_wise(numbers(whole), digits.take(pa.array(rest)), _NOTHING)
 
 
-def choices(codes: npt.NDArray[np.integer[Any]], written: Sequence[str]) -> pa.Array:
+def choices(codes: npt.NDArray[np.integer[Any]], json_texts: Sequence[str]) -> pa.Array:
     """For each code the text at that place, which is JSON already."""
-    return pa.array(list(written), _TEXT).take(pa.array(codes))
+    return pa.array(list(json_texts), _TEXT).take(pa.array(codes))
 
 
 def texts(values: pd.Series, none: str | None = None) -> pa.Array:
     """Categories as JSON strings; `none` is the one that is written as null."""
-    written = [
+    json_texts = [
         "null" if name == none and none is not None else json.dumps(str(name))
         for name in values.cat.categories
     ]
-    return choices(values.cat.codes.to_numpy(), written)
+    return choices(values.cat.codes.to_numpy(), json_texts)
 
 
 def triples(values: pd.Series) -> pa.Array:
     """Categories such as `2,1,1` as lists of numbers; anything else is an empty list."""
-    written = [
+    json_lists = [
         f"[{','.join(str(int(part)) for part in name.split(','))}]"
         if _TRIPLE.fullmatch(name)
         else "[]"
         for name in map(str, values.cat.categories)
     ]
-    return choices(values.cat.codes.to_numpy(), written)
+    return choices(values.cat.codes.to_numpy(), json_lists)
 
 
 _LOOKED_AT = 64
@@ -136,9 +136,9 @@ def lanes(start: Int64s, end: Int64s, *, nested: bool = False) -> Int64s:
         start: starts in ns, sorted; where `nested`, those that are equal by falling end.
         nested: an interval may lie inside another one of its lane, as a call inside a call.
     """
-    found = np.zeros(len(start), np.int64)
+    lane_of = np.zeros(len(start), np.int64)
     if (start[1:] >= end[:-1]).all():
-        return found
+        return lane_of
     open_ends: list[list[int]] = []
     for index, (begin, finish) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         for lane in range(max(len(open_ends) - _LOOKED_AT, 0), len(open_ends)):
@@ -147,12 +147,12 @@ def lanes(start: Int64s, end: Int64s, *, nested: bool = False) -> Int64s:
                 stack.pop()
             if not stack or (nested and finish <= stack[-1]):
                 stack.append(finish)
-                found[index] = lane
+                lane_of[index] = lane
                 break
         else:
-            found[index] = len(open_ends)
+            lane_of[index] = len(open_ends)
             open_ends.append([finish])
-    return found
+    return lane_of
 
 
 @dataclass(frozen=True)
@@ -229,8 +229,14 @@ def write_spans(trace: RankTrace, layers: int, components: int) -> None:
     last kernel, or where the next span begins.
     """
     # A hostile bundle may name any layer: only those that occur get a text.
-    known, layer = np.unique(trace.kernels["layer"].to_numpy(np.int64), return_inverse=True)
-    _spans(trace, "layer", layers, layer, ["" if n < 0 else f"layer {n}" for n in known.tolist()])
+    layer_numbers, layer = np.unique(trace.kernels["layer"].to_numpy(np.int64), return_inverse=True)
+    _spans(
+        trace,
+        "layer",
+        layers,
+        layer,
+        ["" if n < 0 else f"layer {n}" for n in layer_numbers.tolist()],
+    )
     names = trace.kernels["component"].cat
     words = names.codes.to_numpy().astype(np.int64)
     _spans(trace, "component", components, words, list(names.categories))
@@ -246,14 +252,14 @@ def write_counters(trace: RankTrace, bundle: Bundle) -> None:
     for column, name, factor in _COUNTERS:
         value = samples[column].to_numpy(np.float64)
         value = value * factor if factor else value / np.maximum(end - start, 1)
-        known = np.isfinite(value)
-        at = np.concatenate([start[known], end[known & pause]])
-        found = np.concatenate([value[known], np.zeros(int((known & pause).sum()))])
+        sampled = np.isfinite(value)
+        at = np.concatenate([start[sampled], end[sampled & pause]])
+        readings = np.concatenate([value[sampled], np.zeros(int((sampled & pause).sum()))])
         for part in slices(len(at)):
-            written = [f"{number:.4g}" for number in found[part].tolist()]
+            number_texts = [f"{number:.4g}" for number in readings[part].tolist()]
             trace.write(
                 f'{{"ph":"C","name":{json.dumps(name)},"args":{{"value":',
-                pa.array(written, _TEXT),
+                pa.array(number_texts, _TEXT),
                 '},"ts":', trace.since_origin(at[part]),
             )  # fmt: skip
 
@@ -270,10 +276,10 @@ def _spans(trace: RankTrace, kind: str, track: int, word: Int64s, words: Sequenc
     named = np.array([bool(name) for name in words])[word[first]]
     kernels = np.diff(np.append(first, len(word)))
     first, begin, finish, kernels = (part[named] for part in (first, begin, finish, kernels))
-    written = [json.dumps(name) for name in words]
+    json_words = [json.dumps(name) for name in words]
     for part in slices(len(first)):
         trace.write_slices(
-            f'"{kind}"', choices(word[first[part]], written), str(track),
+            f'"{kind}"', choices(word[first[part]], json_words), str(track),
             (begin[part], finish[part]), '{"kernels":', numbers(kernels[part]),
             ',"step":', numbers(step[first[part]], none=-1), "}",
         )  # fmt: skip
@@ -292,10 +298,10 @@ def write_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> pd.Da
         ranges = ranges[selection.rows(ranges["step"])]
     modules = bundle.frame("modules", trace.rank, ["module", "path", "layer"])
     modules = modules.drop_duplicates("module").set_index("module")
-    known = modules.index.get_indexer(pd.Index(ranges["module"]))
+    module_rows = modules.index.get_indexer(pd.Index(ranges["module"]))
     paths = pd.Index([*modules["path"].astype(str), "unknown module"])
     layers = np.append(modules["layer"].to_numpy(np.int64), -1)
-    ranges = ranges.assign(path=pd.Categorical(paths.take(known)), layer=layers[known])
+    ranges = ranges.assign(path=pd.Categorical(paths.take(module_rows)), layer=layers[module_rows])
     thread, start, end = (
         np.concatenate([frame[name].to_numpy(np.int64) for frame in (launches, ranges)])
         for name in ("thread", "start_ns", "end_ns")
@@ -334,7 +340,7 @@ def _tracks(
     nested: bool = False,
 ) -> Int64s:
     """The track of each interval: one for equal keys, and one more for each that overlaps there."""
-    found = np.empty(len(start), np.int64)
+    track_of = np.empty(len(start), np.int64)
     order = np.lexsort((-end if nested else end, start, *keys))
     changes = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
     for group in np.split(order, np.flatnonzero(changes) + 1) if len(order) else ():
@@ -343,8 +349,8 @@ def _tracks(
         tracks = [trace.tracks.add(name, number)] + [
             trace.tracks.add(f"{name} (overlap {index})") for index in range(1, int(lane.max()) + 1)
         ]
-        found[group] = np.array(tracks, np.int64)[lane]
-    return found
+        track_of[group] = np.array(tracks, np.int64)[lane]
+    return track_of
 
 
 def _category(api: str) -> str:
@@ -398,14 +404,14 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[pd.Series], pa.Array]]] = {
 
 def write_kernels(trace: RankTrace, tracks: Int64s) -> None:
     """Writes the kernels, copies and memsets, with those arguments whose columns are there."""
-    known = [(word, *how) for word, how in _ARGUMENTS.items() if how[0] in trace.kernels]
+    arguments_of = [(word, *how) for word, how in _ARGUMENTS.items() if how[0] in trace.kernels]
     for part in slices(len(trace.kernels)):
         rows = trace.kernels.iloc[part]
         kinds = rows["kind"].cat
         words = [f'"{_CATEGORIES.get(str(kind), "kernel")}"' for kind in kinds.categories]
         arguments: list[str | pa.Array] = []
-        for word, column, written in known:
-            arguments += [f'{"," if arguments else ""}"{word}":', written(rows[column])]
+        for word, column, writer in arguments_of:
+            arguments += [f'{"," if arguments else ""}"{word}":', writer(rows[column])]
         trace.write_slices(
             choices(kinds.codes.to_numpy(), words), texts(rows["name"]), numbers(tracks[part]),
             integers(rows, *_TIMES), "{", *arguments, "}",

@@ -117,11 +117,11 @@ def backends_for(
         backends_for("--moe-backend", "nvfp4", 9.0, (0, 26))[0].value == "marlin"
     """
     kinds = ("fp8", "fp8_channel", "fp8_block") if stored == "fp8" else (stored,)
-    found = [order_of(option, kind, capability, vllm) for kind in kinds]
-    first = found[0]
-    if first is None or None in found:
+    orders_of_kind = [order_of(option, kind, capability, vllm) for kind in kinds]
+    first = orders_of_kind[0]
+    if first is None or None in orders_of_kind:
         return ()
-    in_all = set.intersection(*({b.value for b in row.backends} for row in found if row))
+    in_all = set.intersection(*({b.value for b in row.backends} for row in orders_of_kind if row))
     return tuple(row for row in first.backends if row.value in in_all)
 
 
@@ -133,17 +133,17 @@ def values_of(option: str) -> tuple[str, ...]:
 
 @cache
 def _by_option() -> dict[tuple[str, str], list[Order]]:
-    found: dict[tuple[str, str], list[Order]] = {}
+    orders_of: dict[tuple[str, str], list[Order]] = {}
     for row in orders():
-        found.setdefault((row.option, row.stored), []).append(row)
-    return found
+        orders_of.setdefault((row.option, row.stored), []).append(row)
+    return orders_of
 
 
 @cache
 def _read() -> dict[str, Any]:
     text = resources.files("spark_prof.rules").joinpath("vllm_backends.json").read_bytes()
-    found: dict[str, Any] = msgspec.json.decode(text)
-    return found
+    table: dict[str, Any] = msgspec.json.decode(text)
+    return table
 
 
 def _orders() -> Iterator[Order]:
@@ -163,12 +163,12 @@ def _orders() -> Iterator[Order]:
                 (_backend(row, value) for value in row["values"] if _counts(row, value)),
                 key=lambda backend: not backend.by_itself,
             )),
-            tuple((name, value, tuple(gone)) for name, value, gone in row["variables"]),
+            tuple((name, value, tuple(releases)) for name, value, releases in row["variables"]),
         )  # fmt: skip
 
 
 def _backend(row: dict[str, Any], value: dict[str, Any]) -> Backend:
-    packages = tuple(each for each in value.get("packages", ()) if each not in WITH_VLLM)
+    packages = tuple(package for package in value.get("packages", ()) if package not in WITH_VLLM)
     # Its place in the list is of no use to it where it runs only for being asked for.
     by_itself = value.get("by_itself", True) and dict(row["tries"]).get(value["backend"]) != "no"
     return Backend(

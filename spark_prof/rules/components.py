@@ -271,8 +271,8 @@ def component_of_class(name: str, around: str) -> str:
 
 
 def _component(rules: _Compiled, text: str, beside: str) -> str:
-    found = (c for c, pattern, other in rules if pattern.search(text) and other.search(beside))
-    return next(found, "")
+    components = (c for c, pattern, other in rules if pattern.search(text) and other.search(beside))
+    return next(components, "")
 
 
 def is_layer_class(name: str) -> bool:

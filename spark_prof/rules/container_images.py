@@ -70,6 +70,6 @@ def vllm_of_image(image: str) -> ImageVllm | None:
     vllm_of_image("nvcr.io/nvidia/vllm:26.10-py3").version == "0.31.0"
     """
     for rule in IMAGES:
-        if found := re.fullmatch(rule.shape, image):
-            return ImageVllm(rule.version or found[1], rule.released)
+        if match := re.fullmatch(rule.shape, image):
+            return ImageVllm(rule.version or match[1], rule.released)
     return None

@@ -15,16 +15,16 @@ class FailureRule:
 
     id: str
     pattern: re.Pattern[str]  # is searched in `ErrorClass: message`, its next lines behind it
-    says: str  # what failed, as the end of a sentence; {0} and {1} are the pattern's groups
+    failure: str  # what failed, as the end of a sentence; {0} and {1} are the pattern's groups
     fix: str  # what to do, where the message itself does not say it
     examples: tuple[str, ...]  # each is a test
     fix_of_experts: str = ""  # what to do where it is the experts' kernel, if that differs
 
 
 def _failure(
-    name: str, pattern: str, says: str, fix: str, *examples: str, of_experts: str = ""
+    name: str, pattern: str, failure: str, fix: str, *examples: str, of_experts: str = ""
 ) -> FailureRule:
-    return FailureRule(name, re.compile(pattern, re.S), says, fix, examples, of_experts)
+    return FailureRule(name, re.compile(pattern, re.S), failure, fix, examples, of_experts)
 
 
 _MEMORY = (

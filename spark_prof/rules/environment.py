@@ -30,14 +30,14 @@ def version_of(text: str) -> Version:
     """
     if re.match(r"v?0\.[01]\.dev", text.strip()):
         return UNKNOWN
-    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", text.strip())
-    return (int(found[1]), int(found[2])) if found else UNKNOWN
+    match = re.match(r"v?(\d{1,4})\.(\d{1,4})", text.strip())
+    return (int(match[1]), int(match[2])) if match else UNKNOWN
 
 
 def since(text: str, first: Version) -> bool:
     """Whether a version is that one or later; an unknown one is taken as the newest."""
-    found = version_of(text)
-    return found == UNKNOWN or found >= first
+    version = version_of(text)
+    return version == UNKNOWN or version >= first
 
 
 def backend_flag(kind: str, backend: str, vllm: str) -> str:
@@ -68,7 +68,7 @@ class Variable:
 
     name: str
     last: Version  # the last version known to read it; (0, 0) where none ever did
-    gone: Version  # the first version known not to read it
+    removed_in: Version  # the first version known not to read it
     instead: str  # the flag that does the same since; empty where nothing does
     source: str  # where that is written
     default: str = ""  # the value that changes nothing, so that losing it does not matter
@@ -180,11 +180,15 @@ def setting_rows(
     for name in (*unknown, *deprecated):
         if name not in HARMLESS and not _is_read_unlisted(name, vllm):
             status = "deprecated" if name in deprecated and name not in unknown else "ignored"
-            said = "unknown to it" if status == "ignored" else "to be removed"
-            rows[name] = _row(name, environment.get(name, ""), status, f"vLLM's log: {said}")
+            notice = "unknown to it" if status == "ignored" else "to be removed"
+            rows[name] = _row(name, environment.get(name, ""), status, f"vLLM's log: {notice}")
     for name, value in environment.items():
-        if name not in rows and name not in HARMLESS and (told := _told(name, value, vllm)):
-            rows[name] = _row(name, value, *told)
+        if (
+            name not in rows
+            and name not in HARMLESS
+            and (status_and_reason := _variable_status(name, value, vllm))
+        ):
+            rows[name] = _row(name, value, *status_and_reason)
     return tuple(rows.values())
 
 
@@ -206,15 +210,15 @@ def is_gone(name: str, vllm: str) -> bool:
     """
     old = _BY_NAME.get(name)
     if old is not None:
-        return UNKNOWN < old.gone <= version_of(vllm)
+        return UNKNOWN < old.removed_in <= version_of(vllm)
     return bool(span_of_variable(name).text) and reads(name, vllm) is False
 
 
-def _told(name: str, value: str, vllm: str) -> tuple[str, str] | None:
+def _variable_status(name: str, value: str, vllm: str) -> tuple[str, str] | None:
     """The status of a variable with the reason; None where this vLLM reads it, or may."""
-    known = _BY_NAME.get(name)
-    if known is not None:
-        return None if value == known.default else _of_an_old_one(known, vllm)
+    variable = _BY_NAME.get(name)
+    if variable is not None:
+        return None if value == variable.default else _of_an_old_one(variable, vllm)
     successor = _SUCCESSORS.get(name)
     if not name.startswith(_PREFIX) or (successor and value == successor.default):
         return None
@@ -231,18 +235,18 @@ def _told(name: str, value: str, vllm: str) -> tuple[str, str] | None:
     return "ignored", why
 
 
-def _of_an_old_one(known: Variable, vllm: str) -> tuple[str, str] | None:
+def _of_an_old_one(variable: Variable, vllm: str) -> tuple[str, str] | None:
     version = version_of(vllm)
-    if known.gone == _NEVER:
-        return "never", known.source
-    if version != UNKNOWN and version >= known.gone:
-        gone = ".".join(map(str, known.gone))
-        return "ignored", f"vLLM {gone} and later do not read it ({known.source})"
-    if version == known.last and known.source == _WARNED:
-        return "deprecated", known.source
+    if variable.removed_in == _NEVER:
+        return "never", variable.source
+    if version != UNKNOWN and version >= variable.removed_in:
+        first_without = ".".join(map(str, variable.removed_in))
+        return "ignored", f"vLLM {first_without} and later do not read it ({variable.source})"
+    if version == variable.last and variable.source == _WARNED:
+        return "deprecated", variable.source
     return None
 
 
 def _row(name: str, value: str, status: str, why: str) -> SettingRow:
-    known = _BY_NAME.get(name) or _SUCCESSORS.get(name)
-    return SettingRow(name, value[:200], status, why, known.instead if known else "")
+    variable = _BY_NAME.get(name) or _SUCCESSORS.get(name)
+    return SettingRow(name, value[:200], status, why, variable.instead if variable else "")

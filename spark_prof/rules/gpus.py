@@ -132,8 +132,8 @@ def _rates(
 ) -> dict[str, float]:
     """Peaks of a GPU whose FP16 is as fast as BF16 and whose TF32 is half as fast."""
     narrow = {"fp8": fp8, "fp4": fp4, "int8": int8}
-    known = {precision: rate for precision, rate in narrow.items() if rate}
-    return {"bf16": bf16, "fp16": bf16, "tf32": bf16 / 2, **known, "fp32": fp32}
+    rates = {precision: rate for precision, rate in narrow.items() if rate}
+    return {"bf16": bf16, "fp16": bf16, "tf32": bf16 / 2, **rates, "fp32": fp32}
 
 
 _RTX_50 = "NVIDIA RTX Blackwell GPU architecture white paper, appendix A"
@@ -197,8 +197,8 @@ GPUS: tuple[Gpu, ...] = (
 
 def gpu_called(short: str) -> Gpu | None:
     """The GPU of that command-line name, however it is spelt: rtx5090, RTX-5090, PRO 6000."""
-    wanted = _letters(short)
-    return next((gpu for gpu in GPUS if _letters(gpu.short) == wanted), None)
+    letters = _letters(short)
+    return next((gpu for gpu in GPUS if _letters(gpu.short) == letters), None)
 
 
 def find_gpu(name: str, compute_capability: str | None = None) -> Gpu | None:
@@ -207,10 +207,10 @@ def find_gpu(name: str, compute_capability: str | None = None) -> Gpu | None:
     Its compute capability must agree where that is known.
     """
     spelt = " ".join(name.lower().replace("_", " ").split())[:_LONGEST]
-    found = gpu_called(name) or next((gpu for gpu in GPUS if re.search(gpu.pattern, spelt)), None)
-    if found and compute_capability and found.compute_capability != compute_capability:
+    gpu = gpu_called(name) or next((row for row in GPUS if re.search(row.pattern, spelt)), None)
+    if gpu and compute_capability and gpu.compute_capability != compute_capability:
         return None
-    return found
+    return gpu
 
 
 def _letters(text: str) -> str:

@@ -324,12 +324,12 @@ def _harmless_argument(name: str, value: Any) -> bool:
         return option in CONFIGURATIONS and _harmless_value(option, "", value)
     if isinstance(value, bool):
         return RECORDED_OPTIONS.get(option) == ""
-    written = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
     shape = RECORDED_OPTIONS.get(option, "")
     return (
         bool(shape)
         and isinstance(value, str | int | float | list)
-        and bool(re.fullmatch(shape, written))
+        and bool(re.fullmatch(shape, text))
     )
 
 

@@ -15,7 +15,7 @@ from spark_prof.rules.known_issue import (
     Setting,
     Traced,
 )
-from spark_prof.rules.versions import Window
+from spark_prof.rules.versions import VersionWindow
 
 _SM120 = Capability(((120, 120),))
 _FLASHINFER = Runs("attention", r"\bFLASHINFER\b|FlashInferImpl")
@@ -27,7 +27,7 @@ ATTENTION: tuple[Issue, ...] = (
         "GPU from 0.28 on",
         effect="104 tokens/s where 151 are reached with it (RTX PRO 6000) and 154 where 164 are "
         "(RTX 5090), behind 32k tokens of context",
-        vllm=Window("0.24.0", "0.27.1", "0.28.0"), gpus="RTX 50, RTX PRO, GB10",
+        vllm=VersionWindow("0.24.0", "0.27.1", "0.28.0"), gpus="RTX 50, RTX PRO, GB10",
         when=(SM12X, _FLASHINFER, Setting("kv_cache_dtype", r"fp8\w*")),
         reported=(Reference("vllm-project/recipes#834", "2026-08-21", "pull"),
                   Reference("vllm-project/vllm#49718", "2026-07-24", "pull")),
@@ -37,7 +37,7 @@ ATTENTION: tuple[Issue, ...] = (
         "Triton's kernel, where FlashInfer has had one for this GPU since June",
         effect="vLLM takes FlashInfer's from 0.30 on with CUDA 13; what a whole prompt gains is "
         "for this machine to tell",
-        vllm=Window("0.24.0", "0.29.0", "0.30.0"), gpus="RTX 50, RTX PRO, GB10",
+        vllm=VersionWindow("0.24.0", "0.29.0", "0.30.0"), gpus="RTX 50, RTX PRO, GB10",
         when=(SM12X, DELTA_NET, Runs("gdn", r"Triton")),
         reported=(Reference("vllm-project/vllm#55715", "2026-09-07", "pull"),),
         remedy="update vLLM to 0.30"),
@@ -46,7 +46,7 @@ ATTENTION: tuple[Issue, ...] = (
         "vLLM 0.25",
         effect="prompts 8 % slower at 64k tokens and 11 % at 131k, as fast at 4k; decoding as fast "
         "(Qwen3.6-35B-A3B NVFP4, RTX 5090)",
-        vllm=Window("0.25.0", "0.25.1"), gpus="RTX 50, RTX PRO",
+        vllm=VersionWindow("0.25.0", "0.25.1"), gpus="RTX 50, RTX PRO",
         when=(_SM120, DELTA_NET, _FLASHINFER),
         reported=(Reference("vllm-project/vllm#48396", "2026-07-12"),
                   Reference("flashinfer-ai/flashinfer#3935", "2026-07-12")),
@@ -55,7 +55,7 @@ ATTENTION: tuple[Issue, ...] = (
         what="prompts read an NVFP4 KV cache that FlashInfer unpacks in software on this GPU",
         effect="1.74 times as long in attention as with an FP8 cache: 145.8 ms where that took "
         "84.0 (RTX PRO 5000)",
-        vllm=Window("0.17.1", "0.26.0"), gpus="RTX 50, RTX PRO",
+        vllm=VersionWindow("0.17.1", "0.26.0"), gpus="RTX 50, RTX PRO",
         when=(_SM120, _FLASHINFER,
               AnyOf((Setting("kv_cache_dtype", "nvfp4"), Traced(r"BatchPrefill.*fp4x2_e2m1")))),
         reported=(Reference("vllm-project/vllm#50416", "2026-07-30"),
@@ -65,7 +65,7 @@ ATTENTION: tuple[Issue, ...] = (
         what="sparse latent attention of this GPU lacks what its prompts ask it for",
         effect="the engine ends while it starts, or at the first longer prompt; short ones pass "
         "(GLM-5.2 and 5.3, 4 GB10 and 8 RTX PRO 6000)",
-        vllm=Window("0.27.0", "0.29.0", "0.30.0"), gpus="RTX 50, RTX PRO, GB10",
+        vllm=VersionWindow("0.27.0", "0.29.0", "0.30.0"), gpus="RTX 50, RTX PRO, GB10",
         when=(SM12X,
               Says(rf"({_SPARSE_SM120})\w*' object has no attribute 'masked_mha_available'")),
         reported=(Reference("vllm-project/vllm#51920", "2026-08-12"),
@@ -75,14 +75,14 @@ ATTENTION: tuple[Issue, ...] = (
         what="sparse latent attention runs on a backend that fails with prompts of real length",
         effect="EngineDeadError at the first longer prompt, whatever short tests say "
         "(GLM-5.3-NVFP4, 8 RTX PRO 6000)",
-        vllm=Window("0.28.0", "0.28.0"), gpus="RTX 50, RTX PRO",
+        vllm=VersionWindow("0.28.0", "0.28.0"), gpus="RTX 50, RTX PRO",
         when=(_SM120, Runs("attention", _SPARSE_SM120)),
         reported=(Reference("vllm-project/vllm#55757", "2026-09-07"),),
         remedy="update vLLM to 0.30"),
     Issue("gb10-glm-sparse-latent-attention-garbled", "answers",
         what="GLM-5.2 in NVFP4 runs on the only sparse latent attention that this GPU has",
         effect="garbled answers from the first request on (6 DGX Spark; seen on RTX PRO 6000D too)",
-        vllm=Window("0.26.0", "0.26.0"), gpus="RTX PRO, GB10",
+        vllm=VersionWindow("0.26.0", "0.26.0"), gpus="RTX PRO, GB10",
         when=(SM12X, Model(r"GlmMoeDsa|GLM-?5\.2"), Runs("attention", _SPARSE_SM120)),
         reported=(Reference("vllm-project/vllm#49886", "2026-07-26"),),
         remedy="another version of vLLM, and compare answers"),

@@ -16,7 +16,7 @@ from spark_prof.rules.known_issue import (
     Traced,
     Variable,
 )
-from spark_prof.rules.versions import Window
+from spark_prof.rules.versions import VersionWindow
 
 _BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 _DEEPSEEK_V4 = Model(r"Deepseek-?V4(?!_?1|\.1)")
@@ -27,7 +27,7 @@ EXECUTION: tuple[Issue, ...] = (
         "with as many threads as the machine has cores",
         effect="half the tokens/s with a JSON schema, and 120 where 664 are reached without in a "
         "container with a limit of processor time, from 8 requests on (Gemma-4-31B, B300)",
-        vllm=Window("0.24.0", "0.25.1"), gpus="",
+        vllm=VersionWindow("0.24.0", "0.25.1"), gpus="",
         when=(AnyOf((Traced(r"apply_token_bitmask_inplace"),
                      Says(r"StructuredOutputsParams\((json|regex|choice|grammar)=(?!None)"))),
               Setting("model_runner", "V1"), Variable("OMP_NUM_THREADS", "", "")),
@@ -37,7 +37,7 @@ EXECUTION: tuple[Issue, ...] = (
         what="DeepSeek-V4 runs with breakable CUDA graphs, and so without torch.compile",
         effect="773 tokens/s where 1,216 were reached without them (DeepSeek-V4-Flash, B300, 200 "
         "short prompts)",
-        vllm=Window("0.25.0", "0.25.0"), gpus="B300",
+        vllm=VersionWindow("0.25.0", "0.25.0"), gpus="B300",
         when=(Capability(((100, 109),)), _DEEPSEEK_V4,
               AnyOf((Says(rf"Auto-enabling {_BREAKABLE}=1"), Variable(_BREAKABLE, "1", "0")))),
         reported=(Reference("vllm-project/vllm#49370", "2026-07-21"),),
@@ -46,7 +46,7 @@ EXECUTION: tuple[Issue, ...] = (
         what="breakable CUDA graphs are switched off for a model that has no others for prompts",
         effect="every step with a prompt in it launches its kernels one by one: 0 graph launches "
         "in a trace (DeepSeek-V4-Flash, 4 H800; taken for a regression of vLLM at first)",
-        vllm=Window("0.26.0", "0.28.0"), gpus="",
+        vllm=VersionWindow("0.26.0", "0.28.0"), gpus="",
         when=(_DEEPSEEK_V4, Variable(_BREAKABLE, "0", "1")),
         reported=(Reference("vllm-project/vllm#54677", "2026-09-02"),),
         side=f"{_BREAKABLE}=1"),
@@ -55,7 +55,7 @@ EXECUTION: tuple[Issue, ...] = (
         "largest batch, and keep them in decode steps",
         effect="3 to 6 times as long in each product of a decode step as tiles for 8 tokens take "
         "(Qwen3, RTX PRO 6000)",
-        vllm=Window("0.28.0", "0.30.0", "0.31.0"), gpus="RTX 40, H100, H200",
+        vllm=VersionWindow("0.28.0", "0.30.0", "0.31.0"), gpus="RTX 40, H100, H200",
         when=(Capability(((89, 90),)), Variable("VLLM_BATCH_INVARIANT", "1", "0"),
               Variable(_BREAKABLE, "0|", ""), Setting("enforce_eager", "false")),
         reported=(Reference("vllm-project/vllm#54243", "2026-09-18"),
@@ -65,7 +65,7 @@ EXECUTION: tuple[Issue, ...] = (
         what="the GPU is in the mode for confidential computing",
         effect="41.4 tokens/s where 0.26 reached 148.3 (Qwen3.6-35B-A3B-FP8, H100 NVL); 0.29 is 7 "
         "% faster than 0.26 without that mode (H200)",
-        vllm=Window("0.29.0", "0.29.0"), gpus="H100",
+        vllm=VersionWindow("0.29.0", "0.29.0"), gpus="H100",
         when=(HOPPER, Model(r"Qwen3_5|Qwen3[.-](5|6|8)"),
               Says(r"(?i)\bCC (status|state)\s*: *ON\b|confidential comput\w*\W+(mode\W+)?ON\b")),
         reported=(Reference("vllm-project/vllm#57680", "2026-09-22"),),
@@ -74,7 +74,7 @@ EXECUTION: tuple[Issue, ...] = (
         what="workers wait for each other in a loop that never sleeps while requests run",
         effect="3 to 4 fast cores are busy with nothing: 333 % of processor time and 96 degrees, "
         "89 % and 11 degrees less where they sleep after 2 ms; tokens/s the same (2 DGX Spark)",
-        vllm=Window("0.24.0", "0.33.0"), gpus="GB10",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="GB10",
         when=(GB10, AtLeast("tensor_parallel_size", 2),
               AnyOf((Setting("distributed_executor_backend", "mp"), AtLeast("nnodes", 2)))),
         reported=(Reference("vllm-project/vllm#51950", "2026-08-12", "pull"),
@@ -86,7 +86,7 @@ EXECUTION: tuple[Issue, ...] = (
         what="more than two GPUs without NVLink sum by NCCL: vLLM's own all-reduce is off there",
         effect="SGLang went from 9.53 to 8.18 ms a token with FlashInfer's all-reduce over PCIe "
         "(one request, 8k tokens of prompt, RTX PRO 6000); vLLM has it from 0.30 on, off",
-        vllm=Window("0.30.0", "0.33.0"), gpus="RTX 50, RTX PRO",
+        vllm=VersionWindow("0.30.0", "0.33.0"), gpus="RTX 50, RTX PRO",
         when=(Capability(((120, 120),)), Says(r"not supported on more than two PCIe-only GPUs"),
               AtLeast("tensor_parallel_size", 3)),
         reported=(Reference("vllm-project/vllm#56128", "2026-09-09"),
@@ -96,7 +96,7 @@ EXECUTION: tuple[Issue, ...] = (
         what="NCCL finds no RDMA device and sends all sums over TCP: most often the container was "
         "given none",
         effect="12 tokens/s where 34 are reached with it (DeepSeek-V4-Flash, 2 DGX Spark)",
-        vllm=Window("0.11.0", "0.33.0"), gpus="GB10",
+        vllm=VersionWindow("0.11.0", "0.33.0"), gpus="GB10",
         when=(GB10, Says(r"NET/IB *: *No device found")),
         reported=(Reference("vllm-project/vllm#41063", "2026-05-29"),),
         remedy="docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1:-1"),
@@ -105,7 +105,7 @@ EXECUTION: tuple[Issue, ...] = (
         "torch",
         effect="after 20 to 26 minutes with 4 requests at a time, whatever the backends; not with "
         "the NCCL of DGX OS, which has the same version (Laguna-S-2.1-NVFP4)",
-        vllm=Window("0.25.1", "0.25.1"), gpus="GB10",
+        vllm=VersionWindow("0.25.1", "0.25.1"), gpus="GB10",
         when=(GB10, AtLeast("tensor_parallel_size", 2),
               Says(r"Watchdog caught collective operation timeout")),
         reported=(Reference("vllm-project/vllm#42354", "2026-07-23"),),

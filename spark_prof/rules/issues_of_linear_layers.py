@@ -14,7 +14,7 @@ from spark_prof.rules.known_issue import (
     Runs,
     Says,
 )
-from spark_prof.rules.versions import Window
+from spark_prof.rules.versions import VersionWindow
 
 _NATIVE_FP4 = r"nvfp4 .*(FlashInfer|Cutlass)|(FlashInfer\w*|Cutlass)NvFp4Linear"
 _A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
@@ -25,7 +25,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "zero, in the rows that pad them",
         effect="17.6 tokens/s where 126.5 were reached (-88 %, Llama-3.3-70B) and 9.6 where 151.3 "
         "were (-93 %, Kimi-K2.5), one request, B300 and GB300",
-        vllm=Window("0.22.0", "0.24.0", "0.25.0"), gpus="B200, B300, GB300",
+        vllm=VersionWindow("0.22.0", "0.24.0", "0.25.0"), gpus="B200, B300, GB300",
         when=(Capability(((100, 109),)), Runs("linear", _NATIVE_FP4)),
         reported=(Reference("vllm-project/vllm#45741", "2026-06"),
                   Reference("vllm-project/vllm#42988", "2026-05", "pull"),
@@ -37,7 +37,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "activations",
         effect="prompts were 31 % slower and loaded decoding 17 to 24 % on a GB10; 74.8 tokens/s "
         "where 92.6 are reached and 1,455 ms to the first token where 926 are, on an RTX PRO 6000",
-        vllm=Window("0.28.0", "0.28.1rc1.dev388", "0.29.0"), gpus="RTX 50, RTX PRO, GB10",
+        vllm=VersionWindow("0.28.0", "0.28.1rc1.dev388", "0.29.0"), gpus="RTX 50, RTX PRO, GB10",
         when=(SM12X, Asked("linear", r"W4A4"), Runs("linear", _A16_FIRST)),
         reported=(Reference("vllm-project/vllm#55397", "2026-09-04"),
                   Reference("vllm-project/vllm#55170", "2026-09-03", "pull")),
@@ -46,7 +46,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         what="columns of an NVFP4 layer that 8 GPUs share are no multiple of 32, and what pads "
         "them is read",
         effect="GSM8K 0.0 where Marlin has 0.887 (Qwen2.5-VL-72B NVFP4, 8 RTX 6000D)",
-        vllm=Window("0.25.1", "0.25.1"), gpus="RTX PRO, RTX 6000D",
+        vllm=VersionWindow("0.25.1", "0.25.1"), gpus="RTX PRO, RTX 6000D",
         when=(Capability(((120, 120),)), Model(r"Qwen2[._]5_?-?VL"), Runs("linear", _NATIVE_FP4),
               AtLeast("tensor_parallel_size", 8)),
         reported=(Reference("vllm-project/vllm#48898", "2026-07-17"),
@@ -57,7 +57,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "whenever it takes Marlin",
         effect="nothing but the message: what makes vLLM take Marlin is most often that the "
         "checkpoint asks for 16-bit activations",
-        vllm=Window("0.24.0", "0.33.0"), gpus="B200, RTX 50, RTX PRO, GB10",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="B200, RTX 50, RTX PRO, GB10",
         when=(Capability(((100, 129),)),
               Says(r"does not have native support for FP4|lacks native FP4 compute")),
         reported=(Reference("vllm-project/vllm#47749", "2026-07-06"),
@@ -68,7 +68,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "12.1",
         effect="the engine does not start; without that kernel it starts on Triton's (Qwen3.6, "
         "GB10)",
-        vllm=Window("0.20.0", "0.21.1rc1.dev169"), gpus="GB10",
+        vllm=VersionWindow("0.20.0", "0.21.1rc1.dev169"), gpus="GB10",
         when=(GB10, Says(r"cutlass_gemm_caller\.cuh")),
         reported=(Reference("vllm-project/vllm#43367", "2026-05-22"),),
         side="VLLM_DISABLED_KERNELS=CutlassFp8BlockScaledMMKernel"),
@@ -76,7 +76,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         what="FlashInfer compiles for this GPU with a CUDA toolkit before 12.9, which does not "
         "know it",
         effect="the engine ends while it starts, in the sampler, the experts or an FP8 KV cache",
-        vllm=Window("0.25.0", "0.29.0"), gpus="RTX 50, RTX PRO, GB10",
+        vllm=VersionWindow("0.25.0", "0.29.0"), gpus="RTX 50, RTX PRO, GB10",
         when=(SM12X, Says(r"No supported CUDA architectures found for major versions \[12\]")),
         reported=(Reference("vllm-project/vllm#48965", "2026-07-17", "pull"),
                   Reference("flashinfer-ai/flashinfer#3633", "2026-09-07", "pull")),
@@ -86,7 +86,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "default one",
         effect="57 warnings in each run, none with FlashInfer 0.6.13; what they cost was not "
         "told (RTX 5090)",
-        vllm=Window("0.23.0", "0.24.0", "0.25.0"), gpus="",
+        vllm=VersionWindow("0.23.0", "0.24.0", "0.25.0"), gpus="",
         when=(Says(r"No tuned config covers \S*(bmm_fp8|fp8_gemm)"),),
         reported=(Reference("flashinfer-ai/flashinfer#3437", "2026-06-20", "pull"),),
         remedy="update vLLM to 0.25"),
@@ -94,7 +94,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         what="FlashInfer is not tuned for a product in BF16, such as the last of a step, onto the "
         "vocabulary, which no warm-up of vLLM runs",
         effect="each step runs it with a default tactic; what that costs was not told",
-        vllm=Window("0.25.0", "0.33.0"), gpus="",
+        vllm=VersionWindow("0.25.0", "0.33.0"), gpus="",
         when=(Says(r"No tuned config covers \S*bf16_gemm"),),
         reported=(Reference("vllm-project/vllm#47720", "2026-07-06", "pull"),),
         remedy="none known"),
@@ -103,7 +103,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "64 rows where one token needs one",
         effect="6.73 tokens/s with tiles of 16 rows where 5.45 were reached (+23 %; "
         "DeepSeek-V4-Flash, 2 DGX Spark)",
-        vllm=Window("0.24.0", "0.33.0"), gpus="GB10",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="GB10",
         when=(GB10, Says(r"default W8A8 Block FP8 kernel config.*device_name=NVIDIA_GB10")),
         reported=(Reference("vllm-project/vllm#40925", "2026-04-26", "pull"),),
         remedy="write a configuration for these shapes with vLLM's benchmark_w8a8_block_fp8.py"),

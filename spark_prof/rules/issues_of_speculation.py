@@ -12,7 +12,7 @@ from spark_prof.rules.known_issue import (
     Says,
     Setting,
 )
-from spark_prof.rules.versions import Window
+from spark_prof.rules.versions import VersionWindow
 
 _MTP = Setting("speculative_method", r"\w*mtp")
 
@@ -22,7 +22,7 @@ SPECULATION: tuple[Issue, ...] = (
         "26 ms for each draft, where one without takes 37.7",
         effect="17.7 tokens/s with 1 draft and 12.2 with 7, 26.5 with none, although 1.75 and 3.21 "
         "tokens a step were accepted (MiMo-V2.6-Flash)",
-        vllm=Window("0.29.0", "0.29.1rc1.dev467"), gpus="GB10",
+        vllm=VersionWindow("0.29.0", "0.29.1rc1.dev467"), gpus="GB10",
         when=(GB10, Model(r"MiMo"), Setting("speculative_method", "dflash"),
               AtLeast("tensor_parallel_size", 2)),
         reported=(Reference("vllm-project/vllm#47277", "2026-09-22"),),
@@ -33,7 +33,7 @@ SPECULATION: tuple[Issue, ...] = (
         effect="the engine ended in 5 of 5 runs within 13,000 tokens, and in none with "
         "--no-async-scheduling, at the same speed for one request (2 RTX 3090; seen on RTX 5090 "
         "and GB10 too)",
-        vllm=Window("0.25.1", "0.27.1"), gpus="",
+        vllm=VersionWindow("0.25.1", "0.27.1"), gpus="",
         when=(DELTA_NET, _MTP, Says(r"illegal memory access|unspecified launch failure")),
         reported=(Reference("vllm-project/vllm#50021", "2026-08-19", "pull"),
                   Reference("vllm-project/vllm#40756", "2026-07-19")),
@@ -41,7 +41,7 @@ SPECULATION: tuple[Issue, ...] = (
     Issue("delta-net-five-drafts-end-engine", "start",
         what="5 drafts or more of a model with gated delta nets read beyond their memory",
         effect="cudaErrorIllegalAddress under load with 5 drafts, none with 4",
-        vllm=Window("0.20.1", "0.20.1"), gpus="",
+        vllm=VersionWindow("0.20.1", "0.20.1"), gpus="",
         when=(DELTA_NET, _MTP, AtLeast("num_speculative_tokens", 5),
               Says(r"cudaErrorIllegalAddress|illegal memory access")),
         reported=(Reference("vllm-project/vllm#37035", "2026-05-05"),),
@@ -50,7 +50,7 @@ SPECULATION: tuple[Issue, ...] = (
         what="no draft is accepted any more once a request has had 32,768 tokens",
         effect="84 % accepted before, 0 % after, for all requests until the engine is started "
         "anew; traced to one INT4 checkpoint of Qwen3.8-27B later",
-        vllm=Window("0.27.1", "0.27.1"), gpus="",
+        vllm=VersionWindow("0.27.1", "0.27.1"), gpus="",
         when=(DELTA_NET, _MTP, AtLeast("max_seq_len", 32769),
               Says(r"Avg Draft acceptance rate: 0\.0%")),
         reported=(Reference("vllm-project/vllm#52873", "2026-08-19"),
@@ -59,14 +59,14 @@ SPECULATION: tuple[Issue, ...] = (
     Issue("gb10-dspark-acceptance", "speed",
         what="DSpark's drafts are refused from the second on",
         effect="1.46 tokens a step with 5 drafts (DeepSeek-V4-Flash-0731, 2 DGX Spark)",
-        vllm=Window("0.26.0", "0.26.1rc1.dev255"), gpus="GB10",
+        vllm=VersionWindow("0.26.0", "0.26.1rc1.dev255"), gpus="GB10",
         when=(GB10, Model(r"Deepseek-?V4"), Setting("speculative_method", "dspark")),
         reported=(Reference("vllm-project/vllm#51009", "2026-08-03"),),
         remedy="another version of vLLM"),
     Issue("probabilistic-drafts-not-exact", "answers",
         what="drafts that are sampled share their random numbers with the check of them",
         effect="sampled answers do not follow the model's distribution; those of temperature 0 do",
-        vllm=Window("0.28.0", "0.28.0", "0.29.0"), gpus="",
+        vllm=VersionWindow("0.28.0", "0.28.0", "0.29.0"), gpus="",
         when=(Setting("draft_sample_method", "probabilistic"), Setting("model_runner", "V2")),
         reported=(Reference("vllm-project/vllm#54282", "2026-08-28", "pull"),
                   Reference("syv-ai/qwen38-27b-rtx3090#25", "2026-09-05")),
@@ -75,7 +75,7 @@ SPECULATION: tuple[Issue, ...] = (
         what="drafts of a model that is cut into stages are scheduled before the last tokens are "
         "back, as the scheduler that does not work ahead forgets to wait",
         effect="wrong text, or a fault; right with --async-scheduling (8 RTX 3090, 2 to 8 stages)",
-        vllm=Window("0.24.0", "0.33.0"), gpus="",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
         when=(AtLeast("pipeline_parallel_size", 2), AtLeast("num_speculative_tokens", 1),
               Setting("async_scheduling", "false"), Setting("model_runner", "V2")),
         reported=(Reference("vllm-project/vllm#52071", "2026-08-12"),
@@ -84,7 +84,7 @@ SPECULATION: tuple[Issue, ...] = (
     Issue("drafts-in-pipeline-refused", "start",
         what="drafts of a model that is cut into stages are sent on as if each step had one token",
         effect="the engine ends at its first decode step",
-        vllm=Window("0.24.0", "0.33.0"), gpus="",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
         when=(Says(r"PP\+async expects sampled_token_ids to have shape"),),
         reported=(Reference("vllm-project/vllm#49355", "2026-07"),
                   Reference("vllm-project/vllm#57755", "2026-09-20")),
@@ -94,7 +94,7 @@ SPECULATION: tuple[Issue, ...] = (
         "the largest batch with its drafts has none",
         effect="25.3 tokens/s where 133.3 are reached with a graph of 42 tokens, and 26.0 s to the "
         "first token where 0.84 are (6 requests with 6 drafts, DGX Spark)",
-        vllm=Window("0.24.0", "0.33.0"), gpus="",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
         when=(Says(r"Truncating max_cudagraph_capture_size to \d"),
               AtLeast("decode_tokens_beyond_graphs", 1)),
         reported=(Reference("vllm-project/vllm#54933", "2026-09-02"),
@@ -104,7 +104,7 @@ SPECULATION: tuple[Issue, ...] = (
     Issue("drafts-chosen-without-flashinfer", "speed",
         what="FlashInfer is not there, and torch chooses among the drafts' tokens instead",
         effect="that choice takes about twice as long, as vLLM's own line says",
-        vllm=Window("0.28.0", "0.33.0"), gpus="",
+        vllm=VersionWindow("0.28.0", "0.33.0"), gpus="",
         when=(Says(r"flashinfer is unavailable; .*half the speed"),),
         reported=(Reference("syv-ai/qwen38-27b-rtx3090#35", "2026-08-24"),),
         remedy="install flashinfer-python of the version that vLLM pins"),

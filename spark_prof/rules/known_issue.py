@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_prof.rules.versions import Window
+from spark_prof.rules.versions import VersionWindow
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Issue:
     kind: str  # one of `KINDS`
     what: str  # what is the case, in one sentence without its full stop
     effect: str  # what was reported of it, with the figures and machines that were reported
-    vllm: Window  # the versions that have it
+    vllm: VersionWindow  # the versions that have it
     gpus: str  # on which GPUs, in words; empty for any
     when: tuple[Condition, ...]  # all of them hold in a run that has it
     reported: tuple[Reference, ...]  # the first one names the issue

@@ -65,11 +65,11 @@ def unknown_parts(name: str) -> tuple[str, ...]:
     foreign = [] if name.isascii() else _FOREIGN.findall(name)
     if foreign := [word for word in foreign if word not in _UNITS]:
         return tuple(foreign)
-    known = _read()[0]
-    found = [p for p in _PARTS.findall(name) if len(p) > _FREE and p.lower() not in known]
-    if not found:
-        found = _IDS.findall(name) or [run for run in _LONG.findall(name) if _drawn(run)]
-    return tuple(found)
+    dictionary = _read()[0]
+    unknown = [p for p in _PARTS.findall(name) if len(p) > _FREE and p.lower() not in dictionary]
+    if not unknown:
+        unknown = _IDS.findall(name) or [run for run in _LONG.findall(name) if _drawn(run)]
+    return tuple(unknown)
 
 
 def _drawn(run: str) -> bool:
@@ -94,6 +94,6 @@ def is_public_model(name: str) -> bool:
     owner, slash, model = name.partition("/")
     if not slash or "/" in model or owner.lower() not in _PUBLIC_OWNERS:
         return False
-    known = _read()[0] | _OF_MODELS
+    dictionary = _read()[0] | _OF_MODELS
     parts = (part.lower() for part in _PARTS.findall(model))
-    return all(len(part) <= _FREE or part in known for part in parts)
+    return all(len(part) <= _FREE or part in dictionary for part in parts)

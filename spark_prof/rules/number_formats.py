@@ -57,11 +57,11 @@ _FLOATS = {(8, 7): "bf16", (5, 10): "fp16", (4, 3): "fp8", (5, 2): "fp8", (2, 1)
 
 def formats_in(text: str) -> list[str]:
     """The formats that the text mentions, in its order, each as often as it does."""
-    found = (
+    formats = (
         scalar_type(int(match["id"])) if match["id"] else match.lastgroup
         for match in _FORMAT.finditer(text)
     )
-    return [name for name in found if name]
+    return [name for name in formats if name]
 
 
 def scalar_type(number: int) -> str | None:
@@ -83,16 +83,16 @@ def arithmetic_in(text: str, engine: str) -> str | None:
     """What the arithmetic ran in: the instruction, else the first type that leaves no doubt."""
     if instruction := _INSTRUCTION.search(text):
         return _INSTRUCTION_FORMATS[next(filter(None, instruction.groups()))]
-    found = [name for name in formats_in(text) if name in PRECISIONS]
-    if not found:
+    precisions = [name for name in formats_in(text) if name in PRECISIONS]
+    if not precisions:
         return None
     # What an FP8 type behind FP4 is, operand or output, decides at which rate they are multiplied.
-    if found[0] == "fp4" and "fp8" in found:
+    if precisions[0] == "fp4" and "fp8" in precisions:
         return None
     if engine == "cuda-core":
         # A narrow operand beside float may be widened before it is multiplied.
-        return found[0] if "fp32" not in found or set(found) == {"fp32"} else None
-    return found[0] if found[0] != "fp32" else None
+        return precisions[0] if "fp32" not in precisions or set(precisions) == {"fp32"} else None
+    return precisions[0] if precisions[0] != "fp32" else None
 
 
 def stored_in(text: str, precision: str | None) -> str | None:

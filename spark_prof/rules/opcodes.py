@@ -87,8 +87,8 @@ _SPLIT = tuple((row, row.words.split(), row.modifiers.split()) for row in OPCODE
 def find_opcode(opcode: str) -> Opcode | None:
     """The row of an opcode; None where it tells nothing."""
     word, *modifiers = opcode.split(".")
-    for row, words, wanted in _SPLIT:
-        if word in words and all(modifier in modifiers for modifier in wanted):
+    for row, words, required in _SPLIT:
+        if word in words and all(modifier in modifiers for modifier in required):
             return row
     return None
 
@@ -98,7 +98,7 @@ class Mark:
     """What a reader of a listing looks for."""
 
     name: str
-    says: str
+    meaning: str
     words: str = ""  # the opcodes' first words; none where `find_opcode` tells
 
     @property

@@ -29,6 +29,6 @@ def ranges_among(names: Collection[str]) -> frozenset[str]:
     A phase of compiling has two ranges, one of them called `(dynamo_timed)`: of `backend_compile`,
     `backend_compile (dynamo_timed)` and `aten::mm` the first two.
     """
-    found = {name for name in names if _RANGES.search(name)}
+    ranges = {name for name in names if _RANGES.search(name)}
     suffix = " (dynamo_timed)"
-    return frozenset(found | {name for name in names if f"{name}{suffix}" in found})
+    return frozenset(ranges | {name for name in names if f"{name}{suffix}" in ranges})

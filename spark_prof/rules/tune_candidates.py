@@ -175,7 +175,7 @@ TUNABLES: tuple[Tunable, ...] = (
 
 
 @dataclass(frozen=True)
-class Swap:
+class SwappableSlot:
     """A slot that kernels of this package can be put into."""
 
     slot: str
@@ -186,13 +186,13 @@ class Swap:
 
 _LINEAR = ("nvfp4", "mxfp4", "fp8", "int4", "bf16")
 
-SWAPS: tuple[Swap, ...] = (
-    Swap("moe", ("experts",), ("nvfp4", "mxfp4", "fp8", "bf16")),
-    Swap("router", ("router",), ("bf16", "fp32")),
-    Swap("qkv", ("qkv",), _LINEAR, quantizes=True),
-    Swap("o", ("o_proj",), _LINEAR, quantizes=True),
-    Swap("mlp", ("mlp", "shared_experts"), _LINEAR, quantizes=True),
-    Swap("lm_head", ("lm_head",), _LINEAR, quantizes=True),
+SWAPS: tuple[SwappableSlot, ...] = (
+    SwappableSlot("moe", ("experts",), ("nvfp4", "mxfp4", "fp8", "bf16")),
+    SwappableSlot("router", ("router",), ("bf16", "fp32")),
+    SwappableSlot("qkv", ("qkv",), _LINEAR, quantizes=True),
+    SwappableSlot("o", ("o_proj",), _LINEAR, quantizes=True),
+    SwappableSlot("mlp", ("mlp", "shared_experts"), _LINEAR, quantizes=True),
+    SwappableSlot("lm_head", ("lm_head",), _LINEAR, quantizes=True),
 )
 """As docs/kernels.md lists them."""
 

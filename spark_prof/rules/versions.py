@@ -37,10 +37,10 @@ def build_of(text: str) -> Build | None:
 
     build_of("0.28.1rc1.dev388+g8a728663c").place < build_of("0.28.1").place
     """
-    found = _WRITTEN.fullmatch(text.strip())
-    if found is None:
+    match = _WRITTEN.fullmatch(text.strip())
+    if match is None:
         return None
-    major, minor, patch, stage, number, post, dev, local = found.groups()
+    major, minor, patch, stage, number, post, dev, local = match.groups()
     of = _STAGES.get(stage or "", 0 if dev and not post else _FINAL)
     place = (
         int(major), int(minor), int(patch or 0), of, int(number or 0), int(post or 0),
@@ -54,7 +54,7 @@ def build_of(text: str) -> Build | None:
 
 
 @dataclass(frozen=True)
-class Window:
+class VersionWindow:
     """The versions that have something, as far as that is known.
 
     What lies between `last` and `fixed`, and beyond `last` where nothing is known to be without

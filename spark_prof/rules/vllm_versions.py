@@ -37,18 +37,18 @@ class Spans:
 
     def has(self, release: str) -> bool:
         """Whether a release is one of them."""
-        wanted = _number(release)
+        number = _number(release)
         for span in self.text.split():
             first, _, last = span.partition("-")
-            if _number(first) <= wanted and (wanted <= _number(last or first) or span[-1] == "-"):
+            if _number(first) <= number and (number <= _number(last or first) or span[-1] == "-"):
                 return True
         return False
 
 
 def number_of(version: str) -> Number | None:
     """Major, minor and patch of a version such as v0.26.1.dev3+cu130; None where there is none."""
-    found = _VERSION.match(version.strip())
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    match = _VERSION.match(version.strip())
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def _number(release: str) -> Number:
@@ -76,16 +76,16 @@ def release_of(version: str) -> str | None:
 
     Of a minor version alone, such as 0.27, the last release is taken.
     """
-    wanted = number_of(version)
-    if wanted is None:
+    version_number = number_of(version)
+    if version_number is None:
         return None
     whole = re.match(r"v?\d+\.\d+\.\d", version.strip()) is not None
     fitting = [
         release
         for release in releases()
         if (number := number_of(release)) is not None
-        and number[:2] == wanted[:2]
-        and (number <= wanted or not whole)
+        and number[:2] == version_number[:2]
+        and (number <= version_number or not whole)
     ]
     return fitting[-1] if fitting else None
 
@@ -99,13 +99,13 @@ def around(version: str) -> tuple[str, ...]:
     before the oldest one there are none.
     """
     read = releases()
-    wanted, nearest = number_of(version), release_of(version)
+    number, nearest = number_of(version), release_of(version)
     if nearest is not None and _WHOLE.fullmatch(version.strip()):
         return (nearest,)
-    if wanted is None:
+    if number is None:
         return ()
     early = bool(_EARLY.search(version))
-    before = [it for it in read if _number(it) < wanted or (_number(it) == wanted and not early)]
+    before = [it for it in read if _number(it) < number or (_number(it) == number and not early)]
     behind = [it for it in read if it not in before]
     return (before[-1], behind[0] if behind else "") if before else ()
 
@@ -115,8 +115,8 @@ def _agreed(spans: Spans, version: str) -> bool | None:
     near = around(version)
     if "" in near:  # what is gone stays gone; what is there may go, and what never was may come
         return False if spans.text and not spans.has(near[0]) else None
-    found = {spans.has(release) for release in near}
-    return found.pop() if len(found) == 1 else None
+    answers = {spans.has(release) for release in near}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def reads(variable: str, version: str) -> bool | None:
@@ -186,7 +186,7 @@ def takes(option: str, value: str, version: str) -> bool | None:
     number, which may stand for a name.
     """
     rows = table("options").rows
-    if not any(name == option and known for name, known in rows):
+    if not any(name == option and value_name for name, value_name in rows):
         return None
     spelt = {value, value.lower().replace("-", "_"), value.upper()}
     spans = [Spans(rows[option, it]) for it in spelt if (option, it) in rows]

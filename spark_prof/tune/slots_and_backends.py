@@ -26,7 +26,7 @@ from spark_prof.rules.tune_candidates import (
     LAYER_MODELS,
     MOST_TOKENS,
     SWAPS,
-    Swap,
+    SwappableSlot,
 )
 from spark_prof.tune.engine_traits import UNTOLD, EngineTraits, MachineFacts
 from spark_prof.tune.tune_trial import Candidate, LeftOut
@@ -64,7 +64,7 @@ def why_no_swaps(traits: EngineTraits) -> str:
     return "" if traits.has_layers else UNTOLD
 
 
-def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
+def _swap(swap: SwappableSlot, report: Report, facts: MachineFacts) -> Row:
     components = _components_in(swap.components, report)
     words = f"{swap.slot}=spark_prof"
     if not components:
@@ -144,7 +144,7 @@ def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> I
             )  # fmt: skip
 
 
-def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
+def _quantized(swap: SwappableSlot, report: Report) -> Iterator[Row]:
     components = _components_in(swap.components, report)
     wide = bool(components) and {stored_format(report, part) for part in components} == {"bf16"}
     for kernel in ("mxfp4", "fp8"):
@@ -196,7 +196,7 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
             if packages := packages_of(option, value, facts):
                 condition += f"; it needs {' and '.join(packages)}, which vLLM does not bring"
             yield Candidate(f"{option}={value}", _BACKENDS, condition, *promised)
-        is_known = any(backend.known for backend in backends)
+        is_known = any(backend.complete for backend in backends)
         yield from _not_tried(option, tried, stored if is_known else set(), what, report, facts)
 
 

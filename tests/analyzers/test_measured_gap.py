@@ -8,15 +8,17 @@ from dataclasses import replace
 import pytest
 
 from spark_prof.analyzers.measured_gap import BEYOND, BYTES, KERNELS, OUTSIDE, WAITS, gap_of
-from spark_prof.analyzers.why_sides import Part, Rate, Side
+from spark_prof.analyzers.why_sides import ComponentCost, Rate, WhySide
 
 
-def side(name: str, bound: float, us: float | None, waits: float, measured_us: float) -> Side:
-    weights = Part("mlp", "bf16", bound * 1e3, bound, us - waits if us else None, "k", "bf16")
-    gap = Part("host", "", 0.0, 0.0, waits, "", "")
+def side(name: str, bound: float, us: float | None, waits: float, measured_us: float) -> WhySide:
+    weights = ComponentCost(
+        "mlp", "bf16", bound * 1e3, bound, us - waits if us else None, "k", "bf16"
+    )
+    gap = ComponentCost("host", "", 0.0, 0.0, waits, "", "")
     parts = (weights, gap) if us else (weights,)
     rate = Rate(1e6 / measured_us, measured_us, "by hand")
-    return Side(name, us is not None, parts, us, rate=rate)
+    return WhySide(name, us is not None, parts, us, rate=rate)
 
 
 def test_parts_of_recordings() -> None:

@@ -69,7 +69,7 @@ def test_shapes_formats_and_tokens(name: str) -> None:
 
 
 def test_what_ran_is_the_product_with_what_adds_its_parts_up() -> None:
-    ran = {next(iter(each.slots)): each.ran[1] for each in read(GPT).work}
+    ran = {next(iter(each.slots)): each.recordings[1] for each in read(GPT).work}
     assert [len(ran[slot].kernels) for slot in ("qkv", "o", "router", "lm_head")] == [1, 2, 2, 1]
     assert "splitKreduce" in ran["router"].kernels[1]
     assert 5 < ran["router"].us < 7
@@ -80,7 +80,7 @@ def test_what_ran_is_the_product_with_what_adds_its_parts_up() -> None:
 
 
 def test_experts_ran_all_from_the_logits_on() -> None:
-    (experts,) = (each.ran[1] for each in read(QWEN).work if "moe" in each.slots)
+    (experts,) = (each.recordings[1] for each in read(QWEN).work if "moe" in each.slots)
     assert "topkGating" in experts.kernels[0]
     assert "moe_sum" in experts.kernels[-1]
     assert not any("nvjet" in name for name in experts.kernels)
@@ -90,7 +90,7 @@ def test_experts_ran_all_from_the_logits_on() -> None:
 @each_row("name", [GPT, QWEN])
 def test_every_kernel_of_a_step_is_raced_or_told(name: str) -> None:
     found = read(name)
-    raced = sum(len(each.ran[1].kernels) * each.layers for each in found.work)
+    raced = sum(len(each.recordings[1].kernels) * each.layers for each in found.work)
     left = sum(each.kernels for each in found.left_out)
     assert raced + left == pytest.approx(found.kernels, abs=0.5)
     whys = {each.component: each.why for each in found.left_out}

@@ -11,8 +11,8 @@ import spark_prof
 from spark_prof.analyzers.ceilings.ceiling_rows import Question
 from spark_prof.analyzers.why import answer_of, what_ifs
 from spark_prof.analyzers.why_sides import (
-    Part,
-    Side,
+    ComponentCost,
+    WhySide,
     expected,
     side_of_checkpoint,
     side_of_recording,
@@ -99,14 +99,16 @@ def test_bytes_that_a_recording_does_not_tell_are_not_compared() -> None:
     assert untold.startswith("run does not tell which weights of experts a step reads: bytes are")
 
 
-def by_hand(name: str, us: float, waits: float, *parts: Part, eager: bool = False) -> Side:
-    gap = Part("host", "", 0.0, 0.0, waits, "", "")
-    return Side(name, True, (*parts, gap), us, eager)
+def by_hand(
+    name: str, us: float, waits: float, *parts: ComponentCost, eager: bool = False
+) -> WhySide:
+    gap = ComponentCost("host", "", 0.0, 0.0, waits, "", "")
+    return WhySide(name, True, (*parts, gap), us, eager)
 
 
 def test_one_eager_side_makes_both_their_kernels() -> None:
-    a = by_hand("a", 5000.0, 3000.0, Part("mlp", "bf16", 1e9, 1000.0, 2000.0, "k", "bf16"))
-    b = by_hand("b", 4000.0, 1000.0, Part("mlp", "bf16", 1e9, 1000.0, 3000.0, "k", "bf16"))
+    a = by_hand("a", 5000.0, 3000.0, ComponentCost("mlp", "bf16", 1e9, 1000.0, 2000.0, "k", "bf16"))
+    b = by_hand("b", 4000.0, 1000.0, ComponentCost("mlp", "bf16", 1e9, 1000.0, 3000.0, "k", "bf16"))
     assert H100
     for sides in ((replace(a, eager=True), b), (a, replace(b, eager=True))):
         assert list(answer_of(sides, H100))[1].startswith("b's kernels take 1.00 ms longer")
@@ -115,8 +117,12 @@ def test_one_eager_side_makes_both_their_kernels() -> None:
 
 def test_the_side_whose_kernels_fall_short_is_named() -> None:
     """The faster one reads half the bytes and gains less than they promise."""
-    wide = by_hand("wide", 5000.0, 0.0, Part("mlp", "bf16", 4e9, 4000.0, 5000.0, "w", "bf16"))
-    narrow = by_hand("narrow", 4500.0, 0.0, Part("mlp", "nvfp4", 1e9, 1000.0, 4500.0, "n", "fp4"))
+    wide = by_hand(
+        "wide", 5000.0, 0.0, ComponentCost("mlp", "bf16", 4e9, 4000.0, 5000.0, "w", "bf16")
+    )
+    narrow = by_hand(
+        "narrow", 4500.0, 0.0, ComponentCost("mlp", "nvfp4", 1e9, 1000.0, 4500.0, "n", "fp4")
+    )
     assert H100
     of_time = list(answer_of((wide, narrow), H100))[1]
     assert "wide takes 500.0 us longer" in of_time

@@ -11,7 +11,7 @@ import spark_prof
 from spark_prof.analyzers.ceilings.ceiling_rows import Question
 from spark_prof.analyzers.fallbacks.known_issues import every_known_issue
 from spark_prof.analyzers.why import answer_of
-from spark_prof.analyzers.why_sides import Side, side_of_checkpoint
+from spark_prof.analyzers.why_sides import WhySide, side_of_checkpoint
 from spark_prof.dashboards.known_issues_report import render_known_issues
 from spark_prof.dashboards.section import Layout
 from spark_prof.rules.gpus import Gpu, gpu_called
@@ -131,7 +131,7 @@ def gb10() -> Gpu:
     return found
 
 
-def side(name: str) -> Side:
+def side(name: str) -> WhySide:
     return side_of_checkpoint(read_checkpoint(MODELS / name), name, gb10(), Question(1, 0))
 
 

@@ -11,14 +11,19 @@ from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding, NamedKernel
 from spark_prof.analyzers.step_time import StepKind
 from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
-from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OutlierCell
+from spark_prof.analyzers.views.layer_outliers import (
+    Cause,
+    LayerComparison,
+    LayerGroup,
+    OutlierCell,
+)
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.sections import one_kernel_section
 from tests.rows import each_row
 
 from .sample import SAMPLES
 
-GROUP = Group("experts", tuple(range(24)), (27.4,) * 17 + (31.2,) + (27.4,) * 6, 27.4)
+GROUP = LayerGroup("experts", tuple(range(24)), (27.4,) * 17 + (31.2,) + (27.4,) * 6, 27.4)
 ODD = OutlierCell(17, 31.2, GROUP, 22.0)
 NAMES = ("gemm", "other_gemm")
 SLOWER = Cause(0, "time", 20.0, 16.2, 1.0, 1.0)
@@ -39,7 +44,7 @@ def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
     assert about_cells.outlier_sentence(ODD, cause, NAMES) == (
         f"Layer 17 experts: 31.2 us against 27.4 us in 23 layers like it, +13.9 %: {said}."
     )
-    found = Comparison((ODD,), (GROUP,), 192, 4, 6.46, 30, True)
+    found = LayerComparison((ODD,), (GROUP,), 192, 4, 6.46, 30, True)
     section = about_cells.outlier_layers(found, [cause], NAMES)
     assert section.rows[0][:5] == ("17", "experts", "31.2 us", "27.4 us", "+13.9 %")
     assert section.rows[0][-1] == said

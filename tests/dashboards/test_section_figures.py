@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from spark_prof.analyzers.summary import summarize
-from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits
+from spark_prof.analyzers.views.step_series import StepSeries, batch_times, context_fits
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import chart_steps
 from spark_prof.dashboards.outline import FIGURES
@@ -71,11 +71,11 @@ def test_the_verdict_says_how_fast_and_how_far_from_its_bound() -> None:
     assert "% of the time is that bound" in said
 
 
-def many(number: int) -> Steps:
+def many(number: int) -> StepSeries:
     rng = np.random.default_rng(number)
     us = rng.lognormal(8, 0.3, number)
     us[number // 3 : number // 3 + 1] = 1e6
-    return Steps(
+    return StepSeries(
         step=np.arange(number),
         phase=rng.integers(0, len(PHASES), number).astype(np.int8),
         begin_s=np.cumsum(us) / 1e6,

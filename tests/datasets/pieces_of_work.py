@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_prof.dashboards.dataset_report import render_dataset
 from spark_prof.dashboards.section import Layout
-from spark_prof.datasets.engines import Engine
+from spark_prof.datasets.engines import Executor
 from spark_prof.datasets.every_recording import summarize_dataset
 from spark_prof.errors import CommandError
 from spark_prof.traces.resolve import Folder, resolve
@@ -44,4 +44,4 @@ def report_dataset(folder: Path, kind: str, engine: str) -> str:
     """The report of a folder of recordings, drawn."""
     found = resolve(str(folder))
     assert isinstance(found, Folder)
-    return render_dataset(summarize_dataset(found, Engine(engine)), Layout(kind, 100, False))
+    return render_dataset(summarize_dataset(found, Executor(engine)), Layout(kind, 100, False))

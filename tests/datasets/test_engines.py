@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.datasets.engines import Engine, run_each
+from spark_prof.datasets.engines import Executor, run_each
 from spark_prof.errors import CommandError
 from tests.datasets.pieces_of_work import node_of, process_of, report_dataset, some_fail
 from tests.support import Recorded, eager_decode
@@ -26,9 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("engine", Engine)
-def test_a_failure_stays_with_its_item(engine: Engine, request: pytest.FixtureRequest) -> None:
-    if engine is Engine.RAY:
+@pytest.mark.parametrize("engine", Executor)
+def test_a_failure_stays_with_its_item(engine: Executor, request: pytest.FixtureRequest) -> None:
+    if engine is Executor.RAY:
         request.getfixturevalue("cluster")
     outcomes = run_each(some_fail, [0, 1, 2, 3, 4], engine)
     assert [outcome.value for outcome in outcomes] == [0, None, None, None, 16]
@@ -39,12 +39,12 @@ def test_a_failure_stays_with_its_item(engine: Engine, request: pytest.FixtureRe
 
 
 def test_one_item_needs_no_process() -> None:
-    assert [o.value for o in run_each(process_of, [1], Engine.LOCAL)] == [os.getpid()]
+    assert [o.value for o in run_each(process_of, [1], Executor.LOCAL)] == [os.getpid()]
 
 
 def test_work_runs_on_both_nodes(cluster: set[str]) -> None:
     assert len(cluster) == 2
-    outcomes = run_each(node_of, range(8), Engine.RAY)
+    outcomes = run_each(node_of, range(8), Executor.RAY)
     assert {outcome.value for outcome in outcomes} == cluster
 
 

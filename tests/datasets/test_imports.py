@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.datasets.engines import Engine
+from spark_prof.datasets.engines import Executor
 from spark_prof.datasets.every_recording import import_each
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
@@ -27,8 +27,8 @@ def tables(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_ray_imports_what_is_imported_here(tmp_path: Path, cluster: set[str]) -> None:
-    local = import_each(str(TRACES), tmp_path / "local", None, Engine.LOCAL)
-    spread = import_each(str(TRACES), tmp_path / "spread", None, Engine.RAY)
+    local = import_each(str(TRACES), tmp_path / "local", None, Executor.LOCAL)
+    spread = import_each(str(TRACES), tmp_path / "spread", None, Executor.RAY)
     assert local == spread
     assert [name for name, _ in local] == NAMES
     assert all(outcome.value is not None for _, outcome in local)
@@ -45,7 +45,7 @@ def test_one_that_is_broken_ends_none_of_the_others(tmp_path: Path) -> None:
     traces.mkdir()
     shutil.copy(TRACES / "qwen3-eager.json.gz", traces / "whole.json.gz")
     (traces / "cut.json.gz").write_bytes((TRACES / "qwen3-eager.json.gz").read_bytes()[:9000])
-    done = dict(import_each(str(traces), tmp_path / "out", None, Engine.LOCAL))
+    done = dict(import_each(str(traces), tmp_path / "out", None, Executor.LOCAL))
     assert done["whole"].value is not None
     assert done["cut"].value is None
     assert done["cut"].reason
@@ -56,4 +56,4 @@ def test_names_that_differ_by_their_ending_are_refused(tmp_path: Path) -> None:
     for name in ("run.json", "run.json.gz"):
         (tmp_path / name).write_text('{"traceEvents": []}')
     with pytest.raises(CommandError, match="one name"):
-        import_each(str(tmp_path), tmp_path / "out", None, Engine.LOCAL)
+        import_each(str(tmp_path), tmp_path / "out", None, Executor.LOCAL)

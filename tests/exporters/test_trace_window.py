@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.datasets.prepared import Prepared, prepare
-from spark_prof.exporters.perfetto import MOST_KERNELS, Window, window_around, window_trace
+from spark_prof.exporters.perfetto import MOST_KERNELS, TraceWindow, window_around, window_trace
 from spark_prof.traces.bundle import Bundle
 from tests.exporters.test_perfetto import GPU, exported
 
@@ -21,7 +21,7 @@ _SAME = (
 )  # fmt: skip
 
 
-def begins(prepared: Prepared, window: Window) -> np.ndarray[Any, Any]:
+def begins(prepared: Prepared, window: TraceWindow) -> np.ndarray[Any, Any]:
     start = prepared.kernels.start_ns
     return start[(start >= window.begin_ns) & (start < window.end_ns)]
 
@@ -84,7 +84,7 @@ def test_a_window_says_of_kernels_and_steps_what_the_whole_trace_does() -> None:
 def test_another_rank_is_moved_to_the_clock_of_the_first() -> None:
     shown = prepare(str(DATA / SOURCES[0]))
     window = window_around(shown, int(shown.kernels.start_ns[0]), int(shown.kernels.end_ns[0]), 100)
-    late = Window(window.begin_ns - 5_000, window.end_ns - 5_000)
+    late = TraceWindow(window.begin_ns - 5_000, window.end_ns - 5_000)
     moved, trace = window_trace({0: shown}, late, {0: 5_000}), window_trace({0: shown}, window, {})
     assert moved.first_ns == trace.first_ns - 5_000
     assert len(events(json.loads(moved.text))) == len(events(json.loads(trace.text)))

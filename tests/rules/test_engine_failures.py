@@ -18,4 +18,4 @@ def test_the_rows_are_whole() -> None:
     for rule in FAILURES:
         assert rule.examples, rule.id
         assert rule.fix, rule.id
-        rule.says.format("a", "b", "c", library="d", kernel="e", stage="f")
+        rule.failure.format("a", "b", "c", library="d", kernel="e", stage="f")

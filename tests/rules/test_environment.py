@@ -33,7 +33,7 @@ def test_a_removed_variable_is_told_from_its_version_on(vllm: str, status: str |
 
 @each_row("variable", VARIABLES)
 def test_every_row_is_told_where_it_is_gone(variable: object) -> None:
-    name, gone = variable.name, variable.gone  # type: ignore[attr-defined]
+    name, gone = variable.name, variable.removed_in  # type: ignore[attr-defined]
     (row,) = setting_rows({name: "17"}, f"{gone[0]}.{gone[1]}.0" if any(gone) else "0.9", (), ())
     assert row.status == ("ignored" if any(gone) else "never")
     assert row.why

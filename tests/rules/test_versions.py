@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_prof.rules.versions import Window, build_of
+from spark_prof.rules.versions import VersionWindow, build_of
 from tests.rows import each_row
 
 IN_ORDER = (
@@ -38,10 +38,10 @@ def test_what_is_no_version(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_window(version: str, held: bool | None) -> None:
-    assert Window("0.24.0", "0.25.1", "0.26.0").holds(version) is held
+    assert VersionWindow("0.24.0", "0.25.1", "0.26.0").holds(version) is held
 
 
 def test_an_open_window() -> None:
-    assert Window("0.24.0", "0.25.1").holds("0.26.0") is None
+    assert VersionWindow("0.24.0", "0.25.1").holds("0.26.0") is None
     with pytest.raises(ValueError, match="no version"):
-        Window("soon", "0.25.1").holds("0.26.0")
+        VersionWindow("soon", "0.25.1").holds("0.26.0")

@@ -36,7 +36,7 @@ def failure_cause(failure: Failure, statements: Sequence[Statement], vllm: str) 
             continue
         groups = [group for group in match.groups() if group] + ["", "", ""]
         layers = _layers(failure, statements) if rule.id in _IN_LAYERS else ""
-        what = rule.says.format(
+        what = rule.failure.format(
             *groups[:3], library=_library(failure), kernel=_kernel(failure, statements),
             stage=_last_of(STAGES, failure.frames),
         )  # fmt: skip

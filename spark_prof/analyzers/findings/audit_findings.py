@@ -13,7 +13,7 @@ from spark_prof.analyzers.fallbacks.causes import FIRST_WITH, capability_of
 from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
 from spark_prof.analyzers.findings.engine_state import STATE
-from spark_prof.analyzers.findings.rule import Observation, Rule, ms_per_token, rule
+from spark_prof.analyzers.findings.rule import FindingRule, Observation, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import starts_early
 from spark_prof.rules.gpus import find_gpu
@@ -41,8 +41,8 @@ def _begin(rows: list[AuditRow]) -> str:
 
 def _evidence(rows: list[AuditRow]) -> tuple[str, ...]:
     sources = ((row.layer, source) for row in rows for source in row.witnesses)
-    said = (f"{layer}: the {one.who} says {one.kernel[:120]}" for layer, one in sources)
-    return tuple(dict.fromkeys(said))
+    lines = (f"{layer}: the {one.who} says {one.kernel[:120]}" for layer, one in sources)
+    return tuple(dict.fromkeys(lines))
 
 
 def _of_cause(
@@ -52,7 +52,7 @@ def _of_cause(
     holds: Callable[[list[AuditRow], Audit], bool],
     text: str,
     fix: str,
-) -> Rule[Audit]:
+) -> FindingRule[Audit]:
     """A rule about layers that do not run as asked for one of these causes.
 
     Args:
@@ -63,22 +63,22 @@ def _of_cause(
     """
 
     def look(audit: Audit) -> Iterator[Observation]:
-        alike: dict[tuple[str, str], list[AuditRow]] = defaultdict(list)
+        rows_of: dict[tuple[str, str], list[AuditRow]] = defaultdict(list)
         for row in audit.rows:
             if row.cause in causes:
-                alike[row.why, row.fix].append(row)
-        for (why, better), rows in alike.items():
+                rows_of[row.why, row.fix].append(row)
+        for (why, better), rows in rows_of.items():
             if not holds(rows, audit):
                 continue
-            names, asked = _names(rows), rows[0].checkpoint
+            names, scheme = _names(rows), rows[0].checkpoint
             kernels = dict.fromkeys(row.witnesses[0].kernel for row in rows if row.witnesses)
             words = {
                 "names": names,
                 "Names": _begin(rows),
                 "executed": rows[0].executed,
                 "kernels": ", ".join(kernels),
-                "asked": f"although the checkpoint asks for {asked}"
-                if asked
+                "asked": f"although the checkpoint asks for {scheme}"
+                if scheme
                 else "which it need not",
                 "why": why,
             }
@@ -91,14 +91,14 @@ def _of_cause(
                 tries=rows[0].tries,
             )  # fmt: skip
 
-    return Rule(name, looks_for, look)
+    return FindingRule(name, looks_for, look)
 
 
 def _avoidable(rows: list[AuditRow], audit: Audit, bits: int) -> bool:
     """Whether weights of so many bits have 16-bit activations for no good reason."""
     # A GPU that is not known may have no other kernel.
-    told = rows[0].cause != "unknown" or capability_of(audit.engine) is not None
-    return rows[0].weight_only and bits_of(rows[0].weights) == bits and told
+    cause_known = rows[0].cause != "unknown" or capability_of(audit.engine) is not None
+    return rows[0].weight_only and bits_of(rows[0].weights) == bits and cause_known
 
 
 def _is_emulated(rows: list[AuditRow]) -> bool:
@@ -128,8 +128,8 @@ def _conflicts(audit: Audit) -> Iterator[Observation]:
       "the log: a GPU with FP4 or FP8 tensor cores has none")  # fmt: skip
 def _misleading(audit: Audit) -> Iterator[Observation]:
     capability = capability_of(audit.engine)
-    for said in audit.log_rows("no-native-fp", "marlin-linear")[:1]:
-        kind, first = ("FP8", "fp8") if said.format == "fp8" else ("FP4", "nvfp4")
+    for log_row in audit.log_rows("no-native-fp", "marlin-linear")[:1]:
+        kind, first = ("FP8", "fp8") if log_row.format == "fp8" else ("FP4", "nvfp4")
         if capability is None or capability < FIRST_WITH[first]:
             continue
         rows = [row for row in audit.rows if row.cause and row.weight_only]
@@ -140,7 +140,7 @@ def _misleading(audit: Audit) -> Iterator[Observation]:
             "line whenever it takes Marlin, without looking at the GPU. What is the case: "
             f"{causes or 'some layers run weight-only on Marlin'}.",
             "Do not look for a fault of the GPU; the cause named here is what can be changed.",
-            (f"Line {said.line} of the log: {said.text[:160]}",),
+            (f"Line {log_row.line} of the log: {log_row.text[:160]}",),
         )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-_AUDIT_RULES: tuple[Rule[Audit], ...] = (
+_AUDIT_RULES: tuple[FindingRule[Audit], ...] = (
     *STATE,
     _of_cause("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
         ("emulation", "forced"), lambda rows, _: _is_emulated(rows),
@@ -172,10 +172,10 @@ _AUDIT_RULES: tuple[Rule[Audit], ...] = (
 
 def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:
     """What the rules find in an audit alone, without a recording's times."""
-    return keyed(found for rule in _AUDIT_RULES for found in rule.find(audit))
+    return keyed(observation for rule in _AUDIT_RULES for observation in rule.find(audit))
 
 
-def _in_report(rule: Rule[Audit]) -> Rule[Report]:
+def _in_report(rule: FindingRule[Audit]) -> FindingRule[Report]:
     """The rule with what the recording's times tell."""
 
     def look(report: Report) -> Iterator[Observation]:
@@ -183,17 +183,17 @@ def _in_report(rule: Rule[Audit]) -> Rule[Report]:
         if report.audit is None or report.run.units == "op":
             return
         gap = report.steps.host_gap_us
-        for seen in rule.look(report.audit):
-            per_token, evidence = seen.ms_per_token, seen.evidence
+        for observation in rule.look(report.audit):
+            per_token, evidence = observation.ms_per_token, observation.evidence
             if rule.id == "eager-mode" and gap is not None and report.steps.decode:
                 per_token = ms_per_token(report, gap.median * report.steps.decode)
             if rule.id in ("weight-only-fp4", "weight-only-fp8", "marlin-forced"):
                 layers = {row.layer for row in report.audit.rows if row.weight_only}
                 evidence = (*evidence, *achieved_bandwidth(report, layers))
             # Whose kernels they are the recording tells better.
-            yield replace(seen, ms_per_token=per_token, evidence=evidence, components=())
+            yield replace(observation, ms_per_token=per_token, evidence=evidence, components=())
 
-    return Rule(rule.id, rule.looks_for, look, rule.page, rule.parts)
+    return FindingRule(rule.id, rule.looks_for, look, rule.page, rule.parts)
 
 
 FALLBACKS = tuple(map(_in_report, _AUDIT_RULES))

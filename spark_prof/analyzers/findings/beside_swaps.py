@@ -25,8 +25,8 @@ def beside_swaps(action: Action, swaps: Sequence[SwappedSlot]) -> Action | None:
     if any(swap.kernel not in _TYPED for swap in swaps):
         return None
     running = {swap.slot: swap.kernel for swap in swaps}
-    given = _sides(action.options)
-    a, b = (_side(running, given.get(name, _STOCK)) for name in ("--a", "--b"))
+    sides = _sides(action.options)
+    a, b = (_side(running, sides.get(name, _STOCK)) for name in ("--a", "--b"))
     if a == b:
         return None
     return replace(action, options=("--a", a, "--b", b))
@@ -34,12 +34,12 @@ def beside_swaps(action: Action, swaps: Sequence[SwappedSlot]) -> Action | None:
 
 def _sides(options: Sequence[str]) -> Mapping[str, str]:
     """The text of each side: `--b x`, `--b=x`."""
-    found: dict[str, str] = {}
+    sides: dict[str, str] = {}
     words = iter(options)
     for word in words:
         name, equals, value = word.partition("=")
-        found[name] = value if equals else next(words, "")
-    return found
+        sides[name] = value if equals else next(words, "")
+    return sides
 
 
 def _side(running: Mapping[str, str], text: str) -> str:
@@ -54,6 +54,6 @@ def _side(running: Mapping[str, str], text: str) -> str:
             options.append(word)
     if "layer" in running:
         new = {slot: kernel for slot, kernel in new.items() if slot not in _INSIDE_LAYER}
-    kept = {s: k for s, k in running.items() if "layer" not in new or s not in _INSIDE_LAYER}
-    both = {**new, **kept} if "layer" in new else {**kept, **new, **kept}
+    staying = {s: k for s, k in running.items() if "layer" not in new or s not in _INSIDE_LAYER}
+    both = {**new, **staying} if "layer" in new else {**staying, **new, **staying}
     return " ".join([",".join(f"{slot}={kernel}" for slot, kernel in both.items()), *options])

@@ -28,8 +28,8 @@ Cell = tuple[str, str]
 
 def token_ms(report: Report) -> float | None:
     """The time of an output token, in ms; None where nothing tells."""
-    if told := report.steps.headline:
-        return told.token_us / 1e3
+    if headline := report.steps.headline:
+        return headline.token_us / 1e3
     decode = report.decode_ledger
     if decode is not None and decode.ms_per_token is not None:
         return decode.ms_per_token
@@ -38,24 +38,24 @@ def token_ms(report: Report) -> float | None:
 
 def parts_of_token(report: Report) -> dict[Cell, float]:
     """What each part of a token takes, in ms, of the typical decode step."""
-    found: defaultdict[Cell, float] = defaultdict(float)
+    step_us: defaultdict[Cell, float] = defaultdict(float)
     steps = report.steps.decode
     converting = {row.name for row in report.conversions.items}
     for name, component, us, call_us in _kernels(report):
         kind = "small" if call_us < SMALL_US else ""
         kind = "conversion" if name in converting else kind
-        found[component, "" if component == "collective" else kind] += us
+        step_us[component, "" if component == "collective" else kind] += us
     if ledger := report.decode_ledger:
         for part in (*GAPS, "memcpy"):
-            found[part, ""] += ledger.us(part)
-    per_token = {cell: report.steps.us_per_token(us * steps) or 0.0 for cell, us in found.items()}
+            step_us[part, ""] += ledger.us(part)
+    per_token = {cell: report.steps.us_per_token(us * steps) or 0.0 for cell, us in step_us.items()}
     # What profiling adds is between kernels as far as anything tells: no change brings it.
     token = report.steps.token
     added_us = max(-token.unprofiled_us, 0.0) if token else 0.0
     for cell in ((gap, "") for gap in reversed(GAPS)):
-        taken = min(added_us, per_token.get(cell, 0.0))
-        per_token[cell] = per_token.get(cell, 0.0) - taken
-        added_us -= taken
+        profiling_us = min(added_us, per_token.get(cell, 0.0))
+        per_token[cell] = per_token.get(cell, 0.0) - profiling_us
+        added_us -= profiling_us
     return {cell: us / 1e3 for cell, us in per_token.items() if us}
 
 
@@ -82,27 +82,27 @@ def held_to_parts(
         whole: that time in ms, where another report tells it; else the report's.
     """
     whole, left = whole or token_ms(report), parts_of_token(report)
-    cells_of = [[cell for cell in left if set(cell) & set(each.parts)] for each in findings]
-    wanted = Counter(cell for cells in cells_of for cell in cells)
-    found: list[Finding] = []
-    for each, cells in zip(findings, cells_of, strict=True):
-        claim = each.ms_per_token
+    cells_of = [[cell for cell in left if set(cell) & set(finding.parts)] for finding in findings]
+    claims_on = Counter(cell for cells in cells_of for cell in cells)
+    limited: list[Finding] = []
+    for finding, cells in zip(findings, cells_of, strict=True):
+        claim = finding.ms_per_token
         if claim is None or claim <= 0:
-            found.append(each)
+            limited.append(finding)
             continue
         room = sum(left[cell] for cell in cells) if cells else None
         least = min(value for value in (claim, whole, room) if value is not None)
         # What no other finding is about comes first, so that others keep theirs.
-        _take(left, sorted(cells, key=lambda cell: wanted[cell]), least)
-        others = [one.id for one in found if set(one.parts) & set(each.parts)]
+        _take(left, sorted(cells, key=lambda cell: claims_on[cell]), least)
+        rivals = [one.id for one in limited if set(one.parts) & set(finding.parts)]
         if least >= claim * (1 - _SAME):
-            found.append(replace(each, ms_per_token=least))
-        elif least < claim * _NOTHING and others:
-            found.append(replace(each, ms_per_token=None, within=others[0]))
+            limited.append(replace(finding, ms_per_token=least))
+        elif least < claim * _NOTHING and rivals:
+            limited.append(replace(finding, ms_per_token=None, within=rivals[0]))
         else:
             line = (_CUT if cells else _WHOLE).format(claim=claim, least=least)
-            found.append(replace(each, ms_per_token=least, evidence=(*each.evidence, line)))
-    return found
+            limited.append(replace(finding, ms_per_token=least, evidence=(*finding.evidence, line)))
+    return limited
 
 
 _WHOLE = (
@@ -118,6 +118,6 @@ _CUT = (
 def _take(left: dict[Cell, float], cells: Iterable[Cell], claim: float) -> None:
     """Takes the claim from the cells, one after another."""
     for cell in cells:
-        taken = min(left[cell], claim)
-        left[cell] -= taken
-        claim -= taken
+        portion = min(left[cell], claim)
+        left[cell] -= portion
+        claim -= portion

@@ -31,24 +31,29 @@ _ONE_BY_ONE = ("mtp", "eagle", "eagle3", "draft_model")
 
 
 def _enough(report: Report) -> tuple[Speculation, DraftCost] | None:
-    found = report.speculation
-    if found is None or found.cost is None or found.verified < _ENOUGH or not found.positions:
+    speculation = report.speculation
+    if (
+        speculation is None
+        or speculation.cost is None
+        or speculation.verified < _ENOUGH
+        or not speculation.positions
+    ):
         return None
-    return found, found.cost
+    return speculation, speculation.cost
 
 
 @rule("drafts-do-not-pay", "steps",
       "a decode step with drafts takes longer than the tokens that it gives would without, also if "
       "as many are accepted as the interval allows")  # fmt: skip
 def _loss(report: Report) -> Iterator[Observation]:
-    if (known := _enough(report)) is None:
+    if (measured := _enough(report)) is None:
         return
-    found, cost = known
+    speculation, cost = measured
     most = cost.plain_high_us if cost.plain_high_us is not None else cost.plain_most_us
     if most is None:
-        yield from _hardly_any(found)
+        yield from _hardly_any(speculation)
         return
-    at_best = cost.step_us / (1 + _upper(found))
+    at_best = cost.step_us / (1 + _upper(speculation))
     if at_best <= most * (1 + _MATTERS) or cost.token_us <= most * (1 + _MATTERS):
         return
     least = cost.plain_low_us if cost.plain_low_us is not None else most
@@ -57,28 +62,28 @@ def _loss(report: Report) -> Iterator[Observation]:
         share = 100 * cost.drafter_us / cost.step_us
         drafting = f", {share:.0f} % of it drafting"
     needed = cost.break_even or 0.0
-    fewer = _fewer(found, cost)
+    fewer = _fewer(speculation, cost)
     lower = "" if fewer is None or fewer[1] >= most else f", or num_speculative_tokens: {fewer[0]}"
     yield Observation(
         (cost.token_us - least) / 1e3,
-        f"Drafts cost more than they bring: {_of(found)} are accepted, and a step with them pays "
-        f"from {needed:.2f} on. It takes {cost.step_us / 1e3:.2f} ms{drafting}; a token takes "
+        f"Drafts cost more than they bring: {_of(speculation)} are accepted, and a step with them "
+        f"pays from {needed:.2f} on. It takes {cost.step_us / 1e3:.2f} ms{drafting}; a token takes "
         f"{cost.token_us / 1e3:.2f} ms, without drafts at most {most / 1e3:.2f}.",
         f"Leave --speculative-config out{lower}; compare tokens/s.",
-        (*_by_position(found),
+        (*_by_position(speculation),
          "Without drafts: a step with them without its drafting, which is more than one takes "
          "without." if cost.plain_by != "steps" else
          f"Without drafts: {cost.plain_steps} steps that had none."),
     )  # fmt: skip
 
 
-def _hardly_any(found: Speculation) -> Iterator[Observation]:
+def _hardly_any(speculation: Speculation) -> Iterator[Observation]:
     """Where nothing tells what drafting takes."""
-    if _upper(found) < _HARDLY:
+    if _upper(speculation) < _HARDLY:
         yield Observation(None,
-            f"Hardly any draft is accepted: {_of(found)}. What drafting takes is not known.",
+            f"Hardly any draft is accepted: {_of(speculation)}. What drafting takes is not known.",
             "Leave --speculative-config out and compare tokens/s, or try another drafter.",
-            tuple(_by_position(found)),
+            tuple(_by_position(speculation)),
         )  # fmt: skip
 
 
@@ -86,60 +91,60 @@ def _hardly_any(found: Speculation) -> Iterator[Observation]:
       "later drafts are accepted so seldom that a token would take 2 % less with fewer, or hardly "
       "ever")  # fmt: skip
 def _too_many(report: Report) -> Iterator[Observation]:
-    if (known := _enough(report)) is None or next(iter(_loss.look(report)), None) is not None:
+    if (measured := _enough(report)) is None or next(iter(_loss.look(report)), None) is not None:
         return
-    found, cost = known
-    best = _fewer(found, cost)
+    speculation, cost = measured
+    best = _fewer(speculation, cost)
     now = cost.step_us / cost.tokens_per_step
     if best is not None and best[1] <= now * (1 - _MATTERS):
         keep, us = best
         gain: float | None = (now - us) / 1e3
         what = f"with {keep} it would take about {us / 1e3:.2f} ms"
     else:
-        seldom = [each.position for each in found.positions if each.high < _SELDOM]
+        seldom = [place.position for place in speculation.positions if place.high < _SELDOM]
         keep = min(seldom, default=0) - 1
-        if keep < 1 or keep >= len(found.positions):
+        if keep < 1 or keep >= len(speculation.positions):
             return
         gain, what = None, "what they cost is not known"
-    last = found.positions[keep]
+    last = speculation.positions[keep]
     yield Observation(
         gain,
         f"Drafts from the {_ordinal(keep + 1)} on are seldom accepted ({100 * last.share:.0f} % of "
         f"{last.proposed}); a token takes {now / 1e3:.2f} ms, {what}.",
         f"Set num_speculative_tokens to {keep} in --speculative-config.",
-        tuple(_by_position(found)),
+        tuple(_by_position(speculation)),
     )  # fmt: skip
 
 
 @rule("drafts-too-few", "steps",
       "the last draft is accepted nearly always, so that more would bring tokens")  # fmt: skip
 def _too_few(report: Report) -> Iterator[Observation]:
-    if (known := _enough(report)) is None:
+    if (measured := _enough(report)) is None:
         return
-    found, cost = known
-    last = found.positions[-1]
-    most = found.most or last.position
+    speculation, cost = measured
+    last = speculation.positions[-1]
+    most = speculation.most or last.position
     if last.position < most or most >= _MOST_DRAFTS or last.low < _NEARLY_ALWAYS:
         return
-    before = found.positions[-2].share if len(found.positions) > 1 else 1.0
+    before = speculation.positions[-2].share if len(speculation.positions) > 1 else 1.0
     follows = min(last.share / before, 1.0) if before else 0.0
-    each = _each_us(found, cost)
+    draft_us = _each_us(speculation, cost)
     step_us, tokens, accepted = cost.step_us, cost.tokens_per_step, last.share
     now = best = (step_us / tokens, tokens, most)
     for more in range(most + 1, _MOST_DRAFTS + 1):
         accepted *= follows
-        step_us, tokens = step_us + (each or 0.0), tokens + accepted
+        step_us, tokens = step_us + (draft_us or 0.0), tokens + accepted
         best = min(best, (step_us / tokens, tokens, more))
     if best[0] > now[0] * (1 - _MATTERS):
         return
     us, tokens, more = best
     yield Observation(
-        (now[0] - us) / 1e3 if each is not None else None,
+        (now[0] - us) / 1e3 if draft_us is not None else None,
         f"The last of {most} drafts is accepted in {100 * last.share:.0f} % of {last.proposed} "
         f"verifications: more would bring tokens. With {more}, accepted as the last one is, a step "
         f"gives {tokens:.1f} tokens instead of {now[1]:.1f}.",
         f"Set num_speculative_tokens to {more} in --speculative-config, and compare tokens/s.",
-        (*_by_position(found), "A wider step is taken to cost no more than its drafting."),
+        (*_by_position(speculation), "A wider step is taken to cost no more than its drafting."),
     )  # fmt: skip
 
 
@@ -165,17 +170,17 @@ def _outside(report: Report) -> Iterator[Observation]:
       "a drafter's products with a 16-bit lm_head take 4 % of the decode steps of a model that is "
       "not quantized itself, on vLLM 0.33 or later")  # fmt: skip
 def _wide_head(report: Report) -> Iterator[Observation]:
-    found = report.speculation
+    speculation = report.speculation
     heads = [row for row in report.modules if row.component == LM_HEAD and row.bytes]
     # One of its own is another matrix than the model's, and of that vLLM makes no copy.
     shared = bool(heads) and not any(row.part for row in heads)
     wide = all(row.weight_dtype in _WIDE and not row.format for row in heads)
-    if found is None or not shared or not wide or not _takes_a_copy(report, found):
+    if speculation is None or not shared or not wide or not _takes_a_copy(report, speculation):
         return
     us, whole = drafted_head_us(report), decode_steps_us(report)
     saved_us = us * (1 - FP8_OF_16_BITS)
-    told = next(iter(format_conversions.not_quantized.look(report)), None)
-    if told is not None or not whole or saved_us < _MATTERS * whole:
+    unquantized = next(iter(format_conversions.not_quantized.look(report)), None)
+    if unquantized is not None or not whole or saved_us < _MATTERS * whole:
         return
     yield Observation(ms_per_token(report, saved_us),
         f"The drafter reads lm_head in {heads[0].weight_dtype} for each of its drafts: that takes "
@@ -187,31 +192,33 @@ def _wide_head(report: Report) -> Iterator[Observation]:
     )  # fmt: skip
 
 
-def _takes_a_copy(report: Report, found: Speculation) -> bool:
+def _takes_a_copy(report: Report, speculation: Speculation) -> bool:
     """Whether this vLLM can give the drafter a narrow copy of the model's head."""
-    method = found.method.lower()
-    known = method in ("mtp", "eagle", "eagle3") or method.endswith("_mtp")
-    return known and is_at_least(report, 0, 33) and report.run.mode.runner == "V2"
+    method = speculation.method.lower()
+    copies_head = method in ("mtp", "eagle", "eagle3") or method.endswith("_mtp")
+    return copies_head and is_at_least(report, 0, 33) and report.run.mode.runner == "V2"
 
 
-def _upper(found: Speculation) -> float:
+def _upper(speculation: Speculation) -> float:
     """Accepted drafts of a verification, at most: by the interval of each place."""
-    return sum(each.high * each.proposed for each in found.positions) / found.verified
+    return (
+        sum(place.high * place.proposed for place in speculation.positions) / speculation.verified
+    )
 
 
-def _fewer(found: Speculation, cost: DraftCost) -> tuple[int, float] | None:
+def _fewer(speculation: Speculation, cost: DraftCost) -> tuple[int, float] | None:
     """With how many drafts fewer a token takes least, and how long; None where nothing tells.
 
     What is left out is taken to be accepted as often as its interval allows.
     """
-    each = _each_us(found, cost)
-    if each is None or not found.verified:
+    draft_us = _each_us(speculation, cost)
+    if draft_us is None or not speculation.verified:
         return None
     times: list[tuple[float, int]] = []
     lost = saved = 0.0
-    for place in reversed(found.positions[1:]):
-        share = place.proposed / found.verified
-        lost, saved = lost + place.high * share, saved + each * share
+    for place in reversed(speculation.positions[1:]):
+        share = place.proposed / speculation.verified
+        lost, saved = lost + place.high * share, saved + draft_us * share
         tokens = cost.tokens_per_step - lost
         if tokens > 1:
             times.append(((cost.step_us - saved) / tokens, place.position - 1))
@@ -221,22 +228,22 @@ def _fewer(found: Speculation, cost: DraftCost) -> tuple[int, float] | None:
     return keep, us
 
 
-def _each_us(found: Speculation, cost: DraftCost) -> float | None:
+def _each_us(speculation: Speculation, cost: DraftCost) -> float | None:
     """What one draft more takes the drafter; None where nothing tells."""
-    method = found.method.lower()
+    method = speculation.method.lower()
     one_by_one = method in _ONE_BY_ONE or method.endswith("_mtp")
     if cost.drafter_us is None or cost.drafter_by != "kernels" or not one_by_one:
         return None
-    return cost.drafter_us / found.proposed_each if found.proposed_each else None
+    return cost.drafter_us / speculation.proposed_each if speculation.proposed_each else None
 
 
-def _of(found: Speculation) -> str:
-    return f"{found.accepted_each:.2f} of {found.proposed_each:.1f} drafts"
+def _of(speculation: Speculation) -> str:
+    return f"{speculation.accepted_each:.2f} of {speculation.proposed_each:.1f} drafts"
 
 
-def _by_position(found: Speculation) -> Sequence[str]:
-    told = ", ".join(f"{each.accepted} of {each.proposed}" for each in found.positions)
-    return (f"Accepted by position: {told}.",)
+def _by_position(speculation: Speculation) -> Sequence[str]:
+    shares = ", ".join(f"{place.accepted} of {place.proposed}" for place in speculation.positions)
+    return (f"Accepted by position: {shares}.",)
 
 
 def _ordinal(number: int) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, LogRow
-from spark_prof.analyzers.findings.rule import Observation, Rule, rule
+from spark_prof.analyzers.findings.rule import FindingRule, Observation, rule
 from spark_prof.rules import thresholds
 
 _PADDED = thresholds.PADDED_TIMES.value
@@ -26,7 +26,7 @@ def _eager(audit: Audit) -> Iterator[Observation]:
             "Leave out --enforce-eager, so that CUDA graphs replay the decode step."
             if not off
             else "Another setting rules CUDA graphs out; the log names it.",
-            tuple(f"Line {said.line} of the log: {said.text[:160]}" for said in off)
+            tuple(f"Line {log_row.line} of the log: {log_row.text[:160]}" for log_row in off)
             or ("Its configuration or log says so.",),
         )  # fmt: skip
 
@@ -53,8 +53,8 @@ def _graph_sizes(audit: Audit) -> Iterator[Observation]:
         parts.append(
             f"{sum(row.steps for row in padded)} of {whole} decode steps are padded: {sizes} tokens"
         )
-    wanted = sorted({*audit.engine.graph_sizes, *(row.tokens for row in (*bare, *padded))})
-    sizes = f"--cudagraph-capture-sizes {' '.join(map(str, wanted[:64]))}"
+    capture_sizes = sorted({*audit.engine.graph_sizes, *(row.tokens for row in (*bare, *padded))})
+    sizes = f"--cudagraph-capture-sizes {' '.join(map(str, capture_sizes[:64]))}"
     yield Observation(None,
         f"{'; '.join(parts)}.",
         sizes,
@@ -66,20 +66,20 @@ def _graph_sizes(audit: Audit) -> Iterator[Observation]:
 @rule("graphs-downgraded", "timeline",
       "the log: CUDA graphs became piecewise or none")  # fmt: skip
 def _graph_mode(audit: Audit) -> Iterator[Observation]:
-    for said in audit.log_rows("graph-mode"):
-        if said.value in ("PIECEWISE", "NONE"):
+    for log_row in audit.log_rows("graph-mode"):
+        if log_row.value in ("PIECEWISE", "NONE"):
             yield Observation(None,
-                f"vLLM replaced full CUDA graphs by lesser ones. The log: {said.text[:240]}",
+                f"vLLM replaced full CUDA graphs by lesser ones. The log: {log_row.text[:240]}",
                 "Choose an attention backend that can be captured whole (--attention-backend), or "
                 "expect the host's launches between the pieces.",
-                (f"Line {said.line} of the log.",),
+                (f"Line {log_row.line} of the log.",),
             )  # fmt: skip
 
 
 @rule("prefix-caching-off", "fallbacks",
       "a server does not keep common beginnings of prompts")  # fmt: skip
 def _prefix_caching(audit: Audit) -> Iterator[Observation]:
-    reasons = [said.text[:160] for said in audit.log_rows("prefix-caching-off")]
+    reasons = [log_row.text[:160] for log_row in audit.log_rows("prefix-caching-off")]
     if audit.engine.prefix_caching is False and (audit.engine.serves or reasons):
         yield Observation(None,
             "A server without prefix caching computes every prompt anew, also the part that it has "
@@ -100,8 +100,8 @@ def _ignored(audit: Audit) -> Iterator[Observation]:
         else:
             text = f"{row.name} does nothing in {version}: {row.why}."
         fix = f"Use {row.instead} instead." if row.instead else "Unset it."
-        given = f"{row.name}={row.value}" if row.value else row.name
-        yield Observation(None, text, fix, (f"The run had {given}.",), subject=row.name)
+        setting = f"{row.name}={row.value}" if row.value else row.name
+        yield Observation(None, text, fix, (f"The run had {setting}.",), subject=row.name)
 
 
 SETUP = (_eager, _graph_sizes, _graph_mode, _prefix_caching, _ignored)
@@ -120,29 +120,29 @@ def _lines(
     fix: str,
     page: str = "fallbacks",
     tries: tuple[str, ...] = (),
-) -> Rule[Audit]:
+) -> FindingRule[Audit]:
     """A rule about the lines of a log that `rules` read; {detail} in `fix` is what a line names."""
 
     def look(audit: Audit) -> Iterator[Observation]:
-        alike: dict[tuple[str, str], list[LogRow]] = defaultdict(list)
-        for said in audit.log_rows(*rules):
-            if said.id in _OF_FAILURES and audit.failure and not audit.failure.recovered:
+        lines_of: dict[tuple[str, str], list[LogRow]] = defaultdict(list)
+        for log_row in audit.log_rows(*rules):
+            if log_row.id in _OF_FAILURES and audit.failure and not audit.failure.recovered:
                 continue  # it is told as what ended the engine
-            if said.id == "deepgemm-off" and said.detail:
+            if log_row.id == "deepgemm-off" and log_row.detail:
                 continue  # vLLM leaves it out for the answers' sake, and names what runs instead
-            alike[said.means, fix.replace("{detail}", said.detail or "a configuration")].append(
-                said
-            )
-        for (means, advice), lines in alike.items():
+            lines_of[
+                log_row.means, fix.replace("{detail}", log_row.detail or "a configuration")
+            ].append(log_row)
+        for (means, advice), lines in lines_of.items():
             more = f" And {len(lines) - 1} more lines like it." if len(lines) > 1 else ""
             evidence = tuple(
-                f"Line {said.line} of the log, {said.count} times: {said.text[:_LONGEST]}"
-                for said in lines[:_MOST_LINES]
+                f"Line {log_row.line} of the log, {log_row.count} times: {log_row.text[:_LONGEST]}"
+                for log_row in lines[:_MOST_LINES]
             )
             text = f"{means} The log: {lines[0].text[:_LONGEST]}{more}"
             yield Observation(None, text, advice, evidence, subject=lines[0].id, tries=tries)
 
-    return Rule(name, fires, look, page)
+    return FindingRule(name, fires, look, page)
 
 
 LINES = (

@@ -10,8 +10,8 @@ from spark_prof.analyzers.conversions.conversion_rows import AttributedConversio
 from spark_prof.analyzers.finding import NamedKernel
 from spark_prof.analyzers.findings.rule import (
     PASSES,
+    FindingRule,
     Observation,
-    Rule,
     decode_steps_us,
     is_at_least,
     ms_per_token,
@@ -59,7 +59,7 @@ def _kind(
     compiled: str = "",
     reported: str = "",
     tries: Callable[[Report], tuple[str, ...]] = lambda _: (),
-) -> Rule[Report]:
+) -> FindingRule[Report]:
     """A rule about some conversions.
 
     Args:
@@ -71,8 +71,8 @@ def _kind(
     """
 
     def look(report: Report) -> Iterator[Observation]:
-        found = (*report.conversions.charged, *report.conversions.padding)
-        rows = [row for row in found if chosen(row) and row.decode_us]
+        conversions = (*report.conversions.charged, *report.conversions.padding)
+        rows = [row for row in conversions if chosen(row) and row.decode_us]
         us, whole = sum(row.decode_us for row in rows), decode_steps_us(report)
         if not rows or not us >= least * whole > 0:
             return
@@ -97,7 +97,7 @@ def _kind(
             kernels=tuple(NamedKernel(name) for name in (most.name, most.consumer) if name),
         )  # fmt: skip
 
-    return Rule(name, f"{what}, {100 * least:g} %", look, "conversions", ("conversion",))
+    return FindingRule(name, f"{what}, {100 * least:g} %", look, "conversions", ("conversion",))
 
 
 _MARLIN = "--moe-backend marlin"
@@ -202,10 +202,10 @@ def _widened(report: Report) -> Iterator[Observation]:
     casts = [row for row in report.conversions.charged if row.kind == "cast"]
     casts_us = sum(row.decode_us for row in casts if row.component == "lm_head")
     in_fp32 = ("lm_head", "float32") in {(m.component, m.weight_dtype) for m in report.modules}
-    others = {row.weight_dtype for row in report.modules if row.component in _LINEAR}
+    linear_dtypes = {row.weight_dtype for row in report.modules if row.component in _LINEAR}
     products_us = _products_us(report) if in_fp32 else _products_us(report, ("fp32", "tf32"))
     # A model that computes in FP32 throughout was not widened.
-    if products_us and others == {"float32"}:
+    if products_us and linear_dtypes == {"float32"}:
         return
     if not whole or (products_us < _MATTERS * whole and casts_us < _MUCH_CAST * whole):
         return
@@ -243,51 +243,51 @@ def not_quantized(report: Report) -> Iterator[Observation]:
     drafts = [row for row in heads if row.part]
     drafted = drafted_head_us(report)
     every = _products_us(report)
-    for own in ([row for row in heads if not row.part], drafts):
-        if not own or any(row.weight_dtype not in _WIDE or row.format for row in own):
+    for group in ([row for row in heads if not row.part], drafts):
+        if not group or any(row.weight_dtype not in _WIDE or row.format for row in group):
             continue
-        if own is not drafts and weights_unknown(report.run.swaps, "lm_head"):
+        if group is not drafts and weights_unknown(report.run.swaps, "lm_head"):
             continue
-        us = drafted if own is drafts else every - drafted if drafts else every
-        yield from _one_head(report, own, us, 0.0 if drafts else drafted)
+        us = drafted if group is drafts else every - drafted if drafts else every
+        yield from _one_head(report, group, us, 0.0 if drafts else drafted)
 
 
 def _one_head(
-    report: Report, own: Sequence[ModuleRow], us: float, shared_us: float
+    report: Report, rows: Sequence[ModuleRow], us: float, shared_us: float
 ) -> Iterator[Observation]:
     """What a head in 16 bits costs whose products take so long, a drafter's share among them."""
     whole = decode_steps_us(report)
     saved_us = us * (1 - _NVFP4_OF_16_BITS)
     if not whole or saved_us < _MATTERS * whole:
         return
-    size = sum(row.bytes for row in own)
+    size = sum(row.bytes for row in rows)
     fp8 = ms_per_token(report, us * (1 - FP8_OF_16_BITS))
-    each = "" if fp8 is None else f" FP8 saves at most {fp8:.2f} ms per token."
-    name = "The drafter's own lm_head" if own[0].part else "lm_head"
+    fp8_gain = "" if fp8 is None else f" FP8 saves at most {fp8:.2f} ms per token."
+    name = "The drafter's own lm_head" if rows[0].part else "lm_head"
     shared = [
         f"{shared_us / report.steps.decode:,.1f} us of it are the drafter's, which reads the same "
         "matrix in each of its passes; draft_lm_head_quantization (vLLM 0.33) gives it a narrow "
         "copy of its own, and leaves the answers as they are."
     ]
     yield Observation(ms_per_token(report, saved_us),
-        f"{name} is {own[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
+        f"{name} is {rows[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
         f"its product takes {us / report.steps.decode:,.1f} us of a decode step, "
         f"{100 * us / whole:.1f} %.",
         "Use a drafter that shares the model's lm_head, with draft_lm_head_quantization (vLLM "
         "0.33), or one whose checkpoint quantizes its own: the model still decides each token."
-        if own[0].part else
+        if rows[0].part else
         "Use a checkpoint that quantizes lm_head too (its ignore or exclude list must not name "
         "it): ModelOpt and compressed-tensors can, and vLLM runs it. Check the accuracy.",
         (
             f"NVFP4 reads {100 * _NVFP4_OF_16_BITS:.0f} % of its bytes, which saves that much of "
-            f"the product's time at most.{each}",
+            f"the product's time at most.{fp8_gain}",
             *_floor(report, size),
             *(shared if shared_us else ()),
             "Reported: 8 to 16 % more tokens per second on an RTX 5090 with an NVFP4 lm_head "
             "(kekzl/imp).",
         ),
         components=("lm_head",),
-        subject=own[0].part,
+        subject=rows[0].part,
     )  # fmt: skip
 
 

@@ -90,17 +90,17 @@ def _emulated(report: Report) -> list[Conflict]:
 @rule("emulated-fp8", "kernels",
       "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16")  # fmt: skip
 def _emulated_fp8(report: Report) -> Iterator[Observation]:
-    found = _emulated(report)
-    if not found:
+    emulated = _emulated(report)
+    if not emulated:
         return
     yield Observation(None,
-        f"{_kernels(found)} of {_share(report, found)} of the time multiply FP8 by unpacking it to "
-        f"FP16 first: {_list([row.name for row in found])}. A warp's FP8 product (mma.sync) is "
-        "not in this GPU's instruction set.",
+        f"{_kernels(emulated)} of {_share(report, emulated)} of the time multiply FP8 by unpacking "
+        f"it to FP16 first: {_list([row.name for row in emulated])}. A warp's FP8 product "
+        "(mma.sync) is not in this GPU's instruction set.",
         "Take a backend with the warp group's FP8 product (CUTLASS or DeepGEMM), and leave "
         "VLLM_MARLIN_INPUT_DTYPE=fp8 unset.",
-        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
-        kernels=_named(found),
+        tuple(f"{short_name(row.name)}: {row.basis}" for row in emulated[:_NAMED]),
+        kernels=_named(emulated),
     )  # fmt: skip
 
 
@@ -108,22 +108,22 @@ def _emulated_fp8(report: Report) -> Iterator[Observation]:
       "kernels whose counters or machine code say another engine or precision than "
       "their name")  # fmt: skip
 def _conflicts(report: Report) -> Iterator[Observation]:
-    found = [row for row in report.conflicts if row not in _emulated(report)]
-    if not found:
+    conflicts = [row for row in report.conflicts if row not in _emulated(report)]
+    if not conflicts:
         return
-    told = "; ".join(
+    contradictions = "; ".join(
         f"{short_name(row.name)} says {row.by_name}, its "
         f"{'counters' if row.evidence == 'counter' else 'machine code'} {row.found} ({row.basis})"
-        for row in found[:_NAMED]
+        for row in conflicts[:_NAMED]
     )
-    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    more = f"; and {len(conflicts) - _NAMED} more" if len(conflicts) > _NAMED else ""
     yield Observation(None,
-        f"{_kernels(found)} of {_share(report, found)} of the time run elsewhere, or in another "
-        f"precision, than their names say: {told}{more}.",
+        f"{_kernels(conflicts)} of {_share(report, conflicts)} of the time run elsewhere, or in "
+        f"another precision, than their names say: {contradictions}{more}.",
         "Believe the report, which goes by the counters or the machine code, and not the names; "
         "where a backend was chosen for what its name says, choose another.",
-        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
-        kernels=_named(found),
+        tuple(f"{short_name(row.name)}: {row.basis}" for row in conflicts[:_NAMED]),
+        kernels=_named(conflicts),
     )  # fmt: skip
 
 
@@ -133,8 +133,8 @@ def _decode_us(rows: Sequence[CodeRow]) -> float:
 
 def _share(report: Report, rows: Sequence[CodeRow | Conflict]) -> str:
     whole = sum(row.us for row in report.kernels)
-    own = sum({row.name: row.us for row in rows}.values())
-    return f"{100 * own / whole:.1f} %" if whole else "an unknown part"
+    part_us = sum({row.name: row.us for row in rows}.values())
+    return f"{100 * part_us / whole:.1f} %" if whole else "an unknown part"
 
 
 def _kernels(rows: Sequence[CodeRow | Conflict]) -> str:
@@ -161,6 +161,6 @@ def _facts(rows: Sequence[CodeRow]) -> tuple[str, ...]:
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = list(dict.fromkeys(short_name(name) for name in names))
-    more = [f"{len(shown) - _NAMED} more"] if len(shown) > _NAMED else []
-    return ", ".join([*shown[:_NAMED], *more])
+    short_names = list(dict.fromkeys(short_name(name) for name in names))
+    more = [f"{len(short_names) - _NAMED} more"] if len(short_names) > _NAMED else []
+    return ", ".join([*short_names[:_NAMED], *more])

@@ -63,10 +63,10 @@ def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
       "5 % of a decode step between its kernels beyond 1 us for each, unless the run "
       "is eager", ("launch_gaps",))  # fmt: skip
 def _host_gaps(report: Report) -> Iterator[Observation]:
-    found = _gap(report, LAUNCH_GAPS, BETWEEN_KERNELS_US * kernels_per_decode_step(report))
-    if found is None:
+    gap = _gap(report, LAUNCH_GAPS, BETWEEN_KERNELS_US * kernels_per_decode_step(report))
+    if gap is None:
         return
-    us, share = found
+    us, share = gap
     fix = (
         f"Decode steps replay full CUDA graphs already ({report.run.mode.graph_mode}): the rest is "
         "launched outside of them or waits for the host. Look at the host's threads in Perfetto "
@@ -97,10 +97,10 @@ _ASYNC = "--async-scheduling"
       "5 % of a decode step before its first or after its last kernel, unless the run"
       " is eager", ("host",))  # fmt: skip
 def _scheduler_gaps(report: Report) -> Iterator[Observation]:
-    found = _gap(report, HOST)
-    if found is None:
+    gap = _gap(report, HOST)
+    if gap is None:
         return
-    us, share = found
+    us, share = gap
     fix = (
         "Give the engine's process cores of its own; leave out logprobs, penalties and structured "
         "output where nobody needs them; stream less often (--stream-interval)."
@@ -148,17 +148,17 @@ def _idle(report: Report) -> Iterator[Observation]:
       "decode steps whose mean is 5 % over the median and whose 99th percentile is "
       "twice that")  # fmt: skip
 def _slow_steps(report: Report) -> Iterator[Observation]:
-    found = report.steps.decode_us
-    if found is None or report.steps.decode < _FEW_STEPS:
+    times = report.steps.decode_us
+    if times is None or report.steps.decode < _FEW_STEPS:
         return
-    beyond, token = found.mean - found.median, report.steps.token
-    if beyond < _MUCH_UNEVEN * found.mean or found.p99 < _SLOW * found.median:
+    beyond, token = times.mean - times.median, report.steps.token
+    if beyond < _MUCH_UNEVEN * times.mean or times.p99 < _SLOW * times.median:
         return
     per_token = ms_per_token(report, beyond * report.steps.decode)
     yield Observation(max(token.uneven_us, 0.0) / 1e3 if token else per_token,
         "A few decode steps take far longer than the others: the median is "
-        f"{found.median / 1e3:.2f} ms, the mean {found.mean / 1e3:.2f} ms, the 99th percentile "
-        f"{found.p99 / 1e3:.2f} ms.",
+        f"{times.median / 1e3:.2f} ms, the mean {times.mean / 1e3:.2f} ms, the 99th percentile "
+        f"{times.p99 / 1e3:.2f} ms.",
         "Look at these steps in Perfetto (ui.perfetto.dev): garbage collection, another process on "
         "the GPU or on the engine's cores. Steps that use a kernel for the first time and are fast "
         "from then on are not among them.",
@@ -239,15 +239,15 @@ def _small_kernels(report: Report) -> Iterator[Observation]:
         if row.us_per_call + ahead.get((row.name, row.component), 0.0) < SMALL_US
     ]
     calls = sum(row.calls for row in small) / report.steps.decode
-    ran = sum(row.us for row in small)
+    kernels_us = sum(row.us for row in small)
     # The breakdown of a token has the same kernels: one statistic for both.
     drawn = waterfall_of(report)
     for part in drawn.parts:
         if part.kind == "small" and drawn.phase == "decode" and part.us > 0:
             per_token = report.steps.us_per_token(1.0)
-            calls, ran = part.calls, part.us / per_token if per_token else ran
+            calls, kernels_us = part.calls, part.us / per_token if per_token else kernels_us
     between = _between_kernels_us(report)
-    us = ran + between * calls * report.steps.decode
+    us = kernels_us + between * calls * report.steps.decode
     if us < _MUCH_SMALL * whole or calls < _MANY_SMALL:
         return
     took: dict[str, float] = defaultdict(float)
@@ -258,7 +258,7 @@ def _small_kernels(report: Report) -> Iterator[Observation]:
     passes = _passes(report, most)
     yield Observation(ms_per_token(report, us),
         f"{calls:,.0f} kernels of a decode step take under {SMALL_US:g} us each, "
-        f"{ran / report.steps.decode:,.1f} us together, with "
+        f"{kernels_us / report.steps.decode:,.1f} us together, with "
         f"{between * calls:,.1f} us between them ({parts}): "
         f"{100 * us / whole:.1f} % of the step.",
         _how_to_fuse(report, most, passes),
@@ -346,8 +346,8 @@ def _copies(report: Report) -> Iterator[Observation]:
 @rule("sampler-cost", "kernels", "a sampler of 3 %", ("sampler",))
 def _sampler(report: Report) -> Iterator[Observation]:
     whole = decode_steps_us(report)
-    own = (row.decode_us_per_step for row in report.components if row.name == "sampler")
-    us = sum(own) * report.steps.decode
+    step_times = (row.decode_us_per_step for row in report.components if row.name == "sampler")
+    us = sum(step_times) * report.steps.decode
     if not whole or us < _MUCH_SAMPLED * whole or report.run.units == "op":
         return
     rows = [row for row in report.kernels if row.component == "sampler" and row.decode_us]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.finding import NamedKernel
 from spark_prof.analyzers.findings.rule import (
+    FindingRule,
     Observation,
-    Rule,
     decode_steps_us,
     is_at_least,
     ms_per_token,
@@ -58,7 +58,7 @@ def _shapes(
     describe: str,
     fix: str,
     evidence: str,
-) -> Rule[Report]:
+) -> FindingRule[Report]:
     """A rule about launch shapes, where they are more of a decode step than too little to speak of.
 
     Args:
@@ -91,7 +91,7 @@ def _shapes(
                 tries=tuple(options), kernels=kernels,
             )  # fmt: skip
 
-    return Rule(name, looks_for, look, "kernels")
+    return FindingRule(name, looks_for, look, "kernels")
 
 
 def _named(stakes: Sequence[_Stake], describe: str) -> str:
@@ -202,10 +202,10 @@ _TILE_WASTE = _shapes(
 
 def _few_warps(_: Report, row: ShapeRow, floor: RooflineRow | None) -> float | None:
     slow = floor and floor.limiter == "memory" and (floor.of_reached or 1.0) < _SLOW_READER
-    held, full = row.occupancy, row.busy is not None and row.busy >= 1 - _IDLE
-    if not floor or not slow or not full or held is None or held.share > _FEW_WARPS:
+    occupancy, full = row.occupancy, row.busy is not None and row.busy >= 1 - _IDLE
+    if not floor or not slow or not full or occupancy is None or occupancy.share > _FEW_WARPS:
         return None
-    return _above(floor) if held.blocks * row.shared_bytes < _DEEP_PIPELINE else None
+    return _above(floor) if occupancy.blocks * row.shared_bytes < _DEEP_PIPELINE else None
 
 
 _LOW_OCCUPANCY = _shapes(

@@ -66,8 +66,10 @@ def family_of(other: str) -> str:
     """
     name = other.removeprefix("vLLM ").removesuffix(" BF16")
     choice = choice_of(name)
-    known = family_of_kernel(name.lower()) or (choice.traced[0] if choice and choice.traced else "")
-    return known or name
+    family = family_of_kernel(name.lower()) or (
+        choice.traced[0] if choice and choice.traced else ""
+    )
+    return family or name
 
 
 def running_family(report: Report, component: str) -> str:
@@ -80,8 +82,8 @@ def running_family(report: Report, component: str) -> str:
     if times:
         return max(times, key=lambda family: times[family])
     engine, trace = kernel_families(report, component)
-    found = trace or {family_of(name) for name in engine - {"unquantized"}}
-    return found.pop() if len(found) == 1 else ""
+    families = trace or {family_of(name) for name in engine - {"unquantized"}}
+    return families.pop() if len(families) == 1 else ""
 
 
 def measured_gain(component: str, report: Report, kernel: str = "spark_prof") -> Gain | None:
@@ -110,18 +112,19 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
         return None
     here = [run for run in runs if run.machine == report.gpu.name]
     running = running_family(report, owner)
-    found = []
+    measurements = []
     for module in modules:
-        written = module.format or stored.get(owner, module.weight_dtype)
-        of_weights = (module.bytes / module.count, slot, written, kernel)
+        stored_format = module.format or stored.get(owner, module.weight_dtype)
+        of_weights = (module.bytes / module.count, slot, stored_format, kernel)
         rows = list(_around(tokens, _like(*of_weights, here)))
         rows = rows or list(_around(tokens, _like(*of_weights, runs)))
         if not rows or not all(run.speaks_for(row, report.gpu.name) for row, run in rows):
             return None
-        found += rows
-    row, run = min(found, key=lambda pair: _times(pair[0]))
+        measurements += rows
+    row, run = min(measurements, key=lambda pair: _times(pair[0]))
     holds = all(
-        run.machine == report.gpu.name and running == family_of(row.fallback) for row, run in found
+        run.machine == report.gpu.name and running == family_of(row.fallback)
+        for row, run in measurements
     )
     version = f" with vLLM {report.run.vllm}" if version_of(report.run.vllm) != UNKNOWN else ""
     return Gain(
@@ -142,14 +145,14 @@ def _times(row: Tuned) -> float:
 
 
 def _like(
-    size: float, slot: str, written: str, kernel: str, runs: Sequence[Run]
+    size: float, slot: str, weight_format: str, kernel: str, runs: Sequence[Run]
 ) -> Iterator[tuple[Tuned, Run]]:
     """Measurements of weights of a format and so many bytes.
 
     Those of a kernel that quantizes BF16 at load stand beside the same GPU's cuBLAS of the BF16
     weights.
     """
-    stored = {"bfloat16": "bf16"}.get(written, written)
+    stored = {"bfloat16": "bf16"}.get(weight_format, weight_format)
     computed = stored if kernel == "spark_prof" else kernel
     rows = [(row, run) for run in runs for row in run.rows]
     wide = {

@@ -37,10 +37,10 @@ class MeasuredStep:
     def text(self) -> str:
         """What was measured, as a finding says it."""
         tokens = f"{self.tokens} token{'s' if self.tokens > 1 else ''}"
-        (stock, own), (stock_device, own_device) = self.wall_ms, self.device_ms
+        (stock, swapped), (stock_device, swapped_device) = self.wall_ms, self.device_ms
         return (
             f"Measured on {self.machine} with vLLM {self.vllm}, {self.model}, {tokens}: a step of"
-            f" {own:.2f} ms, stock {stock:.2f}, on the device {own_device:.2f} and"
+            f" {swapped:.2f} ms, stock {stock:.2f}, on the device {swapped_device:.2f} and"
             f" {stock_device:.2f};"
             f" {self.kernels[1]} kernels, stock {self.kernels[0]}."
         )
@@ -75,7 +75,7 @@ def measured_step(
     for row in measured_steps():
         here = row.machine == report.gpu.name or row.wall_ms[0] >= ELSEWHERE * row.wall_ms[1]
         same = row.class_ == report.run.architecture and experts == {(row.layers, row.experts)}
-        alike = row.capability == report.gpu.compute_capability and row.tokens == decode.tokens
-        if here and same and alike and row.kernel == kernel:
+        comparable = row.capability == report.gpu.compute_capability and row.tokens == decode.tokens
+        if here and same and comparable and row.kernel == kernel:
             return row
     return None

@@ -167,18 +167,18 @@ def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
 
 def _is_wide(report: Report, row: RooflineRow) -> bool:
     """Whether its weights are of a layer that is not quantized."""
-    own = [w for w in report.streamed if w.component == row.component]
-    wide = any(not w.quantized for w in own)
+    weights = [w for w in report.streamed if w.component == row.component]
+    wide = any(not w.quantized for w in weights)
     return wide and row.component in _NARROWED and row.component != "experts"
 
 
 def _backends(report: Report, row: RooflineRow) -> tuple[str, ...]:
     """The backend that `_other_kernel` names."""
-    own = runs_already(report.run.swaps, row.component)
-    if own or _is_wide(report, row) or not is_at_least(report, *_BACKENDS_SINCE):
+    swapped = runs_already(report.run.swaps, row.component)
+    if swapped or _is_wide(report, row) or not is_at_least(report, *_BACKENDS_SINCE):
         return ()
-    others = other_backends(report, row.component, row.name)
-    return (f"{others.option} {others.values[0]}",) if others and others.values else ()
+    backends = other_backends(report, row.component, row.name)
+    return (f"{backends.option} {backends.values[0]}",) if backends and backends.values else ()
 
 
 def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
@@ -192,6 +192,6 @@ def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
         )
     if not is_at_least(report, *_BACKENDS_SINCE):
         return f"{first} another kernel for {row.component}, and measure the same steps again."
-    if others := other_backends(report, row.component, row.name):
-        return advice(others, first)
+    if backends := other_backends(report, row.component, row.name):
+        return advice(backends, first)
     return f"No option of vLLM chooses the kernel of {row.component}; its own kernel library does."

@@ -49,9 +49,9 @@ _ROUNDS = " It rounds weights to 4 bits: compare answers."
 def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
     """The finding with the command that takes it further, and what is known of its gain."""
     for answer in (_kernels, _options, _again):
-        found = answer(finding, report)
-        if found is not None:
-            action, measured = found
+        proposal = answer(finding, report)
+        if proposal is not None:
+            action, measured = proposal
             beside = beside_swaps(action, report.run.swaps)
             if beside is None:
                 continue
@@ -74,8 +74,8 @@ def _look(finding: Finding, report: Report, page: str) -> Action:
         return Action("export", (source, "-o", "steps.json.gz"))
     # Of a finding that only a log told there is no table.
     section = OWN_SECTIONS.get(finding.id) or SECTIONS[page]
-    told = report.audit.rows if report.audit else ()
-    if section == "audit" and not any(row.is_told for row in told):
+    audit_rows = report.audit.rows if report.audit else ()
+    if section == "audit" and not any(row.is_told for row in audit_rows):
         section = "recording"
     return Action("report", (source, "--section", section))
 
@@ -86,13 +86,15 @@ def _with_commands(finding: Finding, report: Report, page: str) -> Finding:
     compare = command("spark-prof", "compare", source_word(report.run.source), "after")
     again = Action("record", (*RECORDINGS.get(finding.id, ()), "-o", "after"))
     verify = then(_command(again, report) or NONE, compare)
-    typed, shown = _command(action, report), ""
+    typed, recorded_words = _command(action, report), ""
     if typed is None:
-        typed, shown = NONE, _shown(action, report)
-    typed = typed or (NONE if shown else _command(_look(finding, report, page), report) or NONE)
+        typed, recorded_words = NONE, _readable_command(action, report)
+    typed = typed or (
+        NONE if recorded_words else _command(_look(finding, report, page), report) or NONE
+    )
     if action.verb in ("ab", "doctor"):
         verify = typed or verify
-    return replace(finding, command=typed, verify=verify, recorded_as=shown)
+    return replace(finding, command=typed, verify=verify, recorded_as=recorded_words)
 
 
 def _command(action: Action, report: Report) -> Command | None:
@@ -121,7 +123,7 @@ def _start(action: Action, report: Report) -> Words | None:
     return ()
 
 
-def _shown(action: Action, report: Report) -> str:
+def _readable_command(action: Action, report: Report) -> str:
     """An action's command with the words of the file, to be read."""
     words = split(report.run.command)
     if action.verb == "ab":
@@ -177,10 +179,10 @@ def _of_step(step: MeasuredStep, gains: Sequence[Gain], report: Report) -> str:
         return step.text
     here = f"on {report.gpu.name or 'this GPU'} against {running or 'what runs here'}"
     slots = [gain for gain in gains if gain.holds]
-    known = f"{_of_gains(slots, briefly=False)} " if slots else ""
+    slot_gains = f"{_of_gains(slots, briefly=False)} " if slots else ""
     return (
-        f"{known}An A/B would tell what {_listed(step.side)} bring together {here}, which was not "
-        "measured. A "
+        f"{slot_gains}An A/B would tell what {_listed(step.side)} bring together {here}, which was "
+        "not measured. A "
         f"step of {step.model} was: on {step.machine} with vLLM {step.vllm}, against {step.stock}."
     )
 
@@ -194,31 +196,31 @@ def _listed(side: str) -> str:
 def _of_gains(gains: Sequence[Gain], *, briefly: bool) -> str:
     """The figures that hold for this recording, and of the others that an A/B would tell."""
     holding = [gain for gain in gains if gain.holds]
-    others = [gain for gain in gains if not gain.holds]
+    unmeasured = [gain for gain in gains if not gain.holds]
     texts = []
     if holding:
         where = ", ".join(dict.fromkeys(gain.where for gain in holding))
-        texts.append(f"Measured on {where}: {_said(holding, briefly=briefly)}.")
-    if len(others) == 1:
-        texts.append(others[0].untold)
-    elif others:
-        slots = ", ".join(gain.slot for gain in others)
-        running = ", ".join(dict.fromkeys(gain.running for gain in others if gain.running))
+        texts.append(f"Measured on {where}: {_gains_text(holding, briefly=briefly)}.")
+    if len(unmeasured) == 1:
+        texts.append(unmeasured[0].untold)
+    elif unmeasured:
+        slots = ", ".join(gain.slot for gain in unmeasured)
+        running = ", ".join(dict.fromkeys(gain.running for gain in unmeasured if gain.running))
         texts.append(
-            f"An A/B would tell what {slots} bring {others[0].here} against "
+            f"An A/B would tell what {slots} bring {unmeasured[0].here} against "
             f"{running or 'what runs here'}, which was not measured."
         )
     return " ".join(texts)
 
 
-def _said(gains: Sequence[Gain], *, briefly: bool) -> str:
+def _gains_text(gains: Sequence[Gain], *, briefly: bool) -> str:
     """What was measured; of several kernels without their shapes, which `kernels list` has."""
     if len(gains) == 1 and not briefly:
         return f"{gains[0].slot} {gains[0].text}"
     by_other: dict[str, list[str]] = {}
     for gain in gains:
         by_other.setdefault(gain.other, []).append(f"{gain.slot} {gain.factor:.2f} x")
-    return "; ".join(f"{', '.join(own)} as fast as {other}" for other, own in by_other.items())
+    return "; ".join(f"{', '.join(slots)} as fast as {other}" for other, slots in by_other.items())
 
 
 def _options(finding: Finding, report: Report) -> _Answer:
@@ -237,14 +239,14 @@ def _options(finding: Finding, report: Report) -> _Answer:
 
 def _backend(finding: Finding, report: Report) -> Action | None:
     """A backend that the advice names, or another of the option that it names, if it runs here."""
-    asked = {option: value for option, _, value in (w.partition(" ") for w in finding.tries)}
+    options = {option: value for option, _, value in (w.partition(" ") for w in finding.tries)}
     for component in finding.components or OPTIONS:
-        others = other_backends(report, component)
-        if others is None or not others.values or others.option not in asked:
+        backends = other_backends(report, component)
+        if backends is None or not backends.values or backends.option not in options:
             continue
-        value = asked[others.option] or (others.values[0] if finding.components else "")
-        if value in others.values:
-            return _ab(f"--b={others.option}={value}")
+        value = options[backends.option] or (backends.values[0] if finding.components else "")
+        if value in backends.values:
+            return _ab(f"--b={backends.option}={value}")
     return None
 
 

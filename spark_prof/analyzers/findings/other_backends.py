@@ -32,7 +32,7 @@ class Others(NamedTuple):
     # Of the option, those that are known to run and that vLLM, this one or the newest, would take
     # before what ran; its favourite first.
     values: tuple[str, ...]
-    known: bool  # whether these are all that are known; else nothing can be said
+    complete: bool  # whether these are all that are known; else nothing can be said
     later: tuple[str, ...] = ()  # those that vLLM tries after what ran, or never by itself
     packages: tuple[str, ...] = ()  # that the first of the values needs and vLLM does not bring
 
@@ -57,31 +57,31 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
         return Others(option, stored, "", (), False)
     rows = backends_for(option, stored, number, version_of(report.run.vllm)[:2])
     rows = tuple(row for row in rows if row.value not in _SLOW)
-    ran = None if attention else _ran(report, component, kernel, rows)
+    running = None if attention else _running_values(report, component, kernel, rows)
     named = {m.kernel for m in report.modules if m.component == "attention" and m.kernel}
     if attention and len(named) == 1:
-        ran = frozenset(row.value for row in rows if row.implementation in named) or None
-    if ran is None:
+        running = frozenset(row.value for row in rows if row.implementation in named) or None
+    if running is None:
         return Others(option, stored, capability, (), False)
     newest = backends_for(option, stored, number, NEWEST)
-    first = _before(rows, ran) | _before(newest, ran)
-    others = dict.fromkeys(row.value for row in rows if row.value not in ran)
-    values = tuple(value for value in others if value in first)
+    first = _before(rows, running) | _before(newest, running)
+    candidates = dict.fromkeys(row.value for row in rows if row.value not in running)
+    values = tuple(value for value in candidates if value in first)
     packages = next((row.packages for row in rows if values and row.value == values[0]), ())
-    later = tuple(value for value in others if value not in first)
+    later = tuple(value for value in candidates if value not in first)
     return Others(option, stored, capability, values, True, later, packages)
 
 
-def _before(rows: tuple[Backend, ...], ran: frozenset[str]) -> set[str]:
+def _before(rows: tuple[Backend, ...], running: frozenset[str]) -> set[str]:
     """The values that a vLLM tries by itself before all that may have run."""
-    place = next((i for i, row in enumerate(rows) if row.value in ran), len(rows))
+    place = next((i for i, row in enumerate(rows) if row.value in running), len(rows))
     return {row.value for row in rows[:place] if row.by_itself}
 
 
-def advice(others: Others, first: str = "Try") -> str:
+def advice(backends: Others, first: str = "Try") -> str:
     """What to try, as a sentence; the option with its value stands in it as it is typed."""
-    option, stored, capability, values, known, later, packages = others
-    if not known:
+    option, stored, capability, values, complete, later, packages = backends
+    if not complete:
         return f"{first} another kernel; which other {option} runs here is not known."
     of = f"{stored} weights" if option != "--attention-backend" else "this attention"
     where = f"{of} on compute capability {capability}"
@@ -104,8 +104,8 @@ def advice(others: Others, first: str = "Try") -> str:
 
 def stored_format(report: Report, component: str) -> str:
     """The one format of a component's weights; empty where there are several or none."""
-    found = {row.dtype for row in report.streamed if row.component == component}
-    [stored] = found if len(found) == 1 else [""]
+    dtypes = {row.dtype for row in report.streamed if row.component == component}
+    [stored] = dtypes if len(dtypes) == 1 else [""]
     return {"bfloat16": "bf16", "float16": "bf16"}.get(stored, stored)
 
 
@@ -134,7 +134,7 @@ def choice_of_row(row: Backend) -> Choice | None:
     return choice_of(f"{row.stored}.{row.name}") or choice_of(row.value)
 
 
-def _ran(
+def _running_values(
     report: Report, component: str, kernel: str, rows: tuple[Backend, ...]
 ) -> frozenset[str] | None:
     """The values that may be what ran, or that would not keep the scheme; None if unknown."""
@@ -146,7 +146,7 @@ def _ran(
         return None
     # Where the checkpoint quantizes no activations, kernels with narrow ones compute otherwise.
     narrow = all(tuple(map(bits_of, row.asked)) == (4, 4) for row in layers) and bool(layers)
-    found = set()
+    values = set()
     for row in rows:
         choice = choice_of_row(row)
         if choice is None:
@@ -154,5 +154,5 @@ def _ran(
         same = choice.family in families if families else bool(trace & {*choice.traced})
         a4 = row.stored == "nvfp4" and choice.activations != SIXTEEN_BIT
         if same or (a4 and not narrow):
-            found.add(row.value)
-    return frozenset(found)
+            values.add(row.value)
+    return frozenset(values)

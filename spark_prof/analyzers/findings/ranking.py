@@ -19,16 +19,16 @@ from spark_prof.analyzers.findings import (
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS
 from spark_prof.analyzers.findings.claims import held_to_parts, token_ms
 from spark_prof.analyzers.findings.next_command import with_next_command
-from spark_prof.analyzers.findings.rule import Rule
+from spark_prof.analyzers.findings.rule import FindingRule
 from spark_prof.analyzers.model import Report
 
 
-def _in(*modules: ModuleType) -> Iterator[Rule[Report]]:
+def _in(*modules: ModuleType) -> Iterator[FindingRule[Report]]:
     for module in modules:
-        yield from (each for each in vars(module).values() if isinstance(each, Rule))
+        yield from (rule for rule in vars(module).values() if isinstance(rule, FindingRule))
 
 
-RULES: tuple[Rule[Report], ...] = (
+RULES: tuple[FindingRule[Report], ...] = (
     *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
     *_in(draft_findings, waiting_requests),
     *format_conversions.CONVERSIONS,
@@ -43,23 +43,25 @@ PAGES = {rule.id: rule.page for rule in RULES}
 
 def findings_of(report: Report) -> tuple[Finding, ...]:
     """What the rules find, the largest gain first and what nobody can put a figure on last."""
-    found = [with_next_command(f, report, rule.page) for rule in RULES for f in rule.find(report)]
-    return ranked(found, report, report)
+    findings = [
+        with_next_command(f, report, rule.page) for rule in RULES for f in rule.find(report)
+    ]
+    return ranked(findings, report, report)
 
 
 OF_ALL_STEPS = frozenset({"mixed-steps", "preemptions", "requests-queue", "kv-cache-bound"})
 """What is found among the steps of all batch sizes; the others are of the screen's size."""
 
 
-def ranked(found: Iterable[Finding], report: Report, whole: Report) -> tuple[Finding, ...]:
+def ranked(findings: Iterable[Finding], report: Report, whole: Report) -> tuple[Finding, ...]:
     """The largest gain first, and what nobody can put a figure on last; no claim above its part.
 
     Args:
         report: whose parts of a token they are about.
         whole: whose token is told first.
     """
-    held = held_to_parts(sorted(found, key=_largest_first), report, token_ms(whole))
-    return keyed(sorted(held, key=_largest_first))
+    limited = held_to_parts(sorted(findings, key=_largest_first), report, token_ms(whole))
+    return keyed(sorted(limited, key=_largest_first))
 
 
 def _largest_first(finding: Finding) -> tuple[bool, float]:

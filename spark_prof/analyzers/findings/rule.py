@@ -50,9 +50,9 @@ def replays_full_graphs(report: Report) -> bool:
     """Whether decode steps replay one CUDA graph each, as set up and as far as was seen."""
     if not report.run.mode.graph_mode.startswith("FULL"):
         return False
-    seen = [row for row in report.graphs if row.kind in ("model", "")]
-    if seen:
-        return max(seen, key=lambda row: row.steps).mode == "FULL"
+    model_graphs = [row for row in report.graphs if row.kind in ("model", "")]
+    if model_graphs:
+        return max(model_graphs, key=lambda row: row.steps).mode == "FULL"
     sizes = report.audit.batches if report.audit else ()
     return all(row.graph is not None for row in sizes)
 
@@ -110,7 +110,7 @@ PASSES = "--compilation-config.pass_config."
 
 
 @dataclass(frozen=True)
-class Rule(Generic[Subject]):
+class FindingRule(Generic[Subject]):
     """A rule reads a finished report, or its audit alone, and says what it finds."""
 
     id: str  # words joined by hyphens, of the findings that it makes
@@ -122,23 +122,23 @@ class Rule(Generic[Subject]):
 
     def find(self, subject: Subject) -> Iterator[Finding]:
         """What it finds; nothing, where there is nothing."""
-        for seen in self.look(subject):
+        for observation in self.look(subject):
             yield Finding(
                 self.id,
-                seen.ms_per_token,
-                seen.text,
-                seen.fix,
-                seen.evidence,
-                seen.components,
-                seen.subject,
-                parts=self.parts or seen.components,
-                tries=seen.tries,
-                kernels=seen.kernels,
+                observation.ms_per_token,
+                observation.text,
+                observation.fix,
+                observation.evidence,
+                observation.components,
+                observation.subject,
+                parts=self.parts or observation.components,
+                tries=observation.tries,
+                kernels=observation.kernels,
             )
 
 
 def rule(
     name: str, page: str, looks_for: str, parts: tuple[str, ...] = ()
-) -> Callable[[Callable[[Subject], Iterable[Observation]]], Rule[Subject]]:
+) -> Callable[[Callable[[Subject], Iterable[Observation]]], FindingRule[Subject]]:
     """Makes a rule of a function that looks."""
-    return lambda look: Rule(name, looks_for, look, page, parts)
+    return lambda look: FindingRule(name, looks_for, look, page, parts)

@@ -30,7 +30,7 @@ def _straggler(report: Report) -> Iterator[Observation]:
     for late in report.collectives.lateness:
         if late.batch != batch or not step or late.us < _MUCH_HELD_UP * step:
             continue
-        who, others = _named(late.ranks), _named(late.others)
+        who, rest = _named(late.ranks), _named(late.others)
         one = len(late.ranks) == 1
         where = (
             f"{who} reach{'es' * one} the first collective of decode steps"
@@ -38,7 +38,7 @@ def _straggler(report: Report) -> Iterator[Observation]:
             else f"Within decode steps {who.lower()} come{'s' * one} to the collectives"
         )
         yield Observation(ms_per_token(report, late.us * report.steps.decode),
-            f"{where} {late.us:,.0f} us later than {others.lower()} (98 % interval "
+            f"{where} {late.us:,.0f} us later than {rest.lower()} (98 % interval "
             f"{late.low_us:,.0f} to {late.high_us:,.0f} us, {late.steps:,} steps), which "
             f"wait{'s' * (len(late.others) == 1)} for {'it' if one else 'them'}.",
             _what_to_do(report, late.place),
@@ -68,11 +68,11 @@ def _what_to_do(report: Report, place: str) -> str:
     """Where to look: a step begins late by the host that launches it, not by the GPU."""
     host = "the cores its worker runs on, and what else runs on them"
     experts = any(row.name == "experts" and row.decode_us_per_step for row in report.components)
-    held = ", and the experts it holds" if experts else ""
+    expert_load = ", and the experts it holds" if experts else ""
     if report.run.units == "op":
         return (
             f"Compare that worker with the others while they serve: {host} "
-            f"(VLLM_CPU_OMP_THREADS_BIND){held}."
+            f"(VLLM_CPU_OMP_THREADS_BIND){expert_load}."
         )
     if place == "start":
         return (
@@ -83,7 +83,7 @@ def _what_to_do(report: Report, place: str) -> str:
         host = f"{host} (each launches its own kernels here)"
     return (
         "Compare that GPU with the others while they serve: clocks, power limit and temperature"
-        f"{_STATE.get(report.gpu.vendor or '', '')}, other processes on it, {host}{held}."
+        f"{_STATE.get(report.gpu.vendor or '', '')}, other processes on it, {host}{expert_load}."
     )
 
 

@@ -19,19 +19,19 @@ _FULL = thresholds.KV_FULL.value
       "half of the time to the first token is spent in the queue while --max-num-seqs is "
       "reached")  # fmt: skip
 def _queue(report: Report) -> Iterator[Observation]:
-    found, queued = report.requests, _queued(report.requests)
-    if found is None or not queued or found.limited("sequences") < _OFTEN:
+    served, queued = report.requests, _queued(report.requests)
+    if served is None or not queued or served.limited("sequences") < _OFTEN:
         return
-    if (found.kv_most_used or 0.0) > _FULL or found.max_num_seqs is None:
+    if (served.kv_most_used or 0.0) > _FULL or served.max_num_seqs is None:
         return
     yield Observation(None,
-        f"{queued}, while {found.max_num_seqs} requests ran: --max-num-seqs bound "
-        f"{found.limited('sequences'):.0%} of the batches.",
-        f"Raise --max-num-seqs: the KV cache was never more than {found.kv_most_used:.0%} full. "
+        f"{queued}, while {served.max_num_seqs} requests ran: --max-num-seqs bound "
+        f"{served.limited('sequences'):.0%} of the batches.",
+        f"Raise --max-num-seqs: the KV cache was never more than {served.kv_most_used:.0%} full. "
         "More requests at a time make each token take longer."
-        if found.kv_most_used is not None
+        if served.kv_most_used is not None
         else "Raise --max-num-seqs. More requests at a time make each token take longer.",
-        _evidence(found),
+        _evidence(served),
     )  # fmt: skip
 
 
@@ -39,22 +39,22 @@ def _queue(report: Report) -> Iterator[Observation]:
       "half of the time to the first token is spent in the queue while the KV cache is "
       "full")  # fmt: skip
 def _kv(report: Report) -> Iterator[Observation]:
-    found, queued = report.requests, _queued(report.requests)
-    if found is None or not queued or found.limited("kv") < _OFTEN:
+    served, queued = report.requests, _queued(report.requests)
+    if served is None or not queued or served.limited("kv") < _OFTEN:
         return
-    used = f", up to {found.kv_most_used:.0%} full," if found.kv_most_used else ""
+    used = f", up to {served.kv_most_used:.0%} full," if served.kv_most_used else ""
     yield Observation(None,
-        f"{queued}: the KV cache{used} bound {found.limited('kv'):.0%} of the batches.",
+        f"{queued}: the KV cache{used} bound {served.limited('kv'):.0%} of the batches.",
         "--kv-cache-dtype fp8 halves what a token takes; a higher --gpu-memory-utilization gives "
         "it more memory.",
-        _evidence(found),
+        _evidence(served),
     )  # fmt: skip
 
 
-def _queued(found: Served | None) -> str:
+def _queued(served: Served | None) -> str:
     """What the queue takes of a first token's time; empty where that is not most of it."""
-    queue, ttft = (found.part("queue"), found.ttft) if found else (None, None)
-    if found is None or queue is None or ttft is None or found.whole < _FEWEST:
+    queue, ttft = (served.part("queue"), served.ttft) if served else (None, None)
+    if served is None or queue is None or ttft is None or served.whole < _FEWEST:
         return ""
     if not queue.p50 >= _MUCH * ttft.p50 > 0:
         return ""
@@ -64,7 +64,7 @@ def _queued(found: Served | None) -> str:
     )
 
 
-def _evidence(found: Served) -> tuple[str, ...]:
+def _evidence(served: Served) -> tuple[str, ...]:
     return (
-        f"{found.whole} requests from their arrival to their end, by the scheduler's own record.",
+        f"{served.whole} requests from their arrival to their end, by the scheduler's own record.",
     )

@@ -40,7 +40,7 @@ def join_steps(steps: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     places = {ranks[0]: {place: place for place in range(len(keys))}}
     for rank in ranks[1:]:
         places[rank] = dict(_common(keys, steps[rank]["key"].tolist()))
-    shared = sorted(set.intersection(*(set(found) for found in places.values())))
+    shared = sorted(set.intersection(*(set(pairs) for pairs in places.values())))
     return pd.DataFrame(
         {
             rank: steps[rank]["step"].to_numpy()[[places[rank][place] for place in shared]]
@@ -55,16 +55,16 @@ def _common(left: Sequence[int], right: Sequence[int]) -> list[tuple[int, int]]:
     once &= {key for key, times in Counter(right).items() if times == 1}
     where = {key: place for place, key in enumerate(right) if key in once}
     anchors = _ascending([(p, where[key]) for p, key in enumerate(left) if key in once])
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     before = (-1, -1)
     for anchor in [*anchors, (len(left), len(right))]:
         between = list(range(before[0] + 1, anchor[0])), list(range(before[1] + 1, anchor[1]))
         # Keys that come back are taken only where what lies between two anchors is the same.
         if [left[p] for p in between[0]] == [right[p] for p in between[1]]:
-            found += zip(*between, strict=True)
-        found.append(anchor)
+            pairs += zip(*between, strict=True)
+        pairs.append(anchor)
         before = anchor
-    return found[:-1]
+    return pairs[:-1]
 
 
 def _ascending(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -117,30 +117,30 @@ def match_collectives(
         turn = pd.Series(np.arange(len(joined)), joined[rank])
         part = calls[rank].assign(rank=rank, turn=turn.reindex(calls[rank]["step"]).to_numpy())
         parts.append(part.dropna(subset="turn"))
-    found = pd.concat(parts, ignore_index=True).astype({"turn": np.int64, "kind": str})
-    recorded = len(found)
-    found = found[found["kind"].isin(JOINT)]
+    joint = pd.concat(parts, ignore_index=True).astype({"turn": np.int64, "kind": str})
+    recorded = len(joint)
+    joint = joint[joint["kind"].isin(JOINT)]
     if point_to_point:
-        found = found[found["kind"] != "send_recv"]
-    counts = found.groupby(["turn", "kind", "rank"]).size().unstack(fill_value=0)
+        joint = joint[joint["kind"] != "send_recv"]
+    counts = joint.groupby(["turn", "kind", "rank"]).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(joined.columns), fill_value=0)
     # Of a kind that ranks ran in different numbers nothing tells which is which.
     unequal = counts.index[counts.min(axis=1) != counts.max(axis=1)]
-    told = ~pd.MultiIndex.from_frame(found[["turn", "kind"]]).isin(unequal)
-    found = found[told].sort_values(["rank", "start_ns"], kind="stable")
-    order = found.groupby(["turn", "kind", "rank"]).cumcount()
-    call = pd.MultiIndex.from_arrays([found["turn"], found["kind"], order]).factorize(sort=True)[0]
-    found = found.assign(call=call).sort_values(["call", "rank"], ignore_index=True)
+    comparable = ~pd.MultiIndex.from_frame(joint[["turn", "kind"]]).isin(unequal)
+    joint = joint[comparable].sort_values(["rank", "start_ns"], kind="stable")
+    order = joint.groupby(["turn", "kind", "rank"]).cumcount()
+    call = pd.MultiIndex.from_arrays([joint["turn"], joint["kind"], order]).factorize(sort=True)[0]
+    joint = joint.assign(call=call).sort_values(["call", "rank"], ignore_index=True)
     steps_of = unequal.get_level_values("turn")
-    return Matched(joined, found[_CALLS], len(set(steps_of)), recorded - len(found))
+    return Matched(joined, joint[_CALLS], len(set(steps_of)), recorded - len(joint))
 
 
 def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Matched:
     """Matches the calls of ranks that read one clock; steps are those of the lowest rank alone."""
     ranks = sorted(calls)
     joint = {
-        rank: own[own["kind"].isin(JOINT)].sort_values("end_ns", ignore_index=True)
-        for rank, own in calls.items()
+        rank: rows[rows["kind"].isin(JOINT)].sort_values("end_ns", ignore_index=True)
+        for rank, rows in calls.items()
     }
     first = joint[ranks[0]]
     partner = {ranks[0]: np.arange(len(first))}
@@ -154,10 +154,12 @@ def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Mat
         .assign(call=np.arange(len(whole)), rank=rank, turn=turn[whole].astype(np.int64))
         for rank in ranks
     ]
-    found = pd.concat(parts).astype({"kind": str}).sort_values(["call", "rank"], ignore_index=True)
-    unmatched = sum(map(len, calls.values())) - len(found)
+    matched = (
+        pd.concat(parts).astype({"kind": str}).sort_values(["call", "rank"], ignore_index=True)
+    )
+    unmatched = sum(map(len, calls.values())) - len(matched)
     joined = pd.DataFrame({ranks[0]: steps["step"].to_numpy()})
-    return Matched(joined, found[_CALLS], 0, unmatched)
+    return Matched(joined, matched[_CALLS], 0, unmatched)
 
 
 def _partners(first: pd.DataFrame, second: pd.DataFrame) -> Int64s:
@@ -200,14 +202,14 @@ def teamwork_of(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
     """
     if layout.crosses_replicas:
         return _across_replicas(bundle, layout)
-    found = []
+    teamworks = []
     for team in layout.teams:
         if len(team.ranks) > 1:
             steps = {rank: _steps(bundle, rank) for rank in team.ranks}
             calls = {rank: collective_calls(bundle, rank) for rank in team.ranks}
             matched = match_collectives(steps, calls, layout.pipeline > 1)
-            found.append(Teamwork(team, matched, max(map(len, steps.values()))))
-    return tuple(found)
+            teamworks.append(Teamwork(team, matched, max(map(len, steps.values()))))
+    return tuple(teamworks)
 
 
 def _across_replicas(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:

@@ -41,8 +41,8 @@ def calls_among(kernels: pd.DataFrame, *, every: bool = False) -> pd.DataFrame:
     rows = kernels.sort_values(["stream", "start_ns"], kind="stable", ignore_index=True)
     kinds = [collective_kind(name) for name in rows["name"].cat.categories]
     code = rows["name"].cat.codes.to_numpy()
-    known = np.array([kind is not None for kind in kinds] + [False])[code]
-    first = np.flatnonzero(known & (rows["part"] == 0).to_numpy())
+    is_collective = np.array([kind is not None for kind in kinds] + [False])[code]
+    first = np.flatnonzero(is_collective & (rows["part"] == 0).to_numpy())
     calls = pd.DataFrame(
         {
             "step": rows["step"].to_numpy()[first],
@@ -74,5 +74,5 @@ def _ends(rows: pd.DataFrame, first: npt.NDArray[np.intp]) -> Int64s:
     after = np.minimum(last + 1, len(rows) - 1)
     waited = rows["name"].str.startswith("c10d::").to_numpy(bool)[first] & (after > last)
     waited &= (stream[after] == stream[first]) & (step[after] == step[first])
-    found: Int64s = np.where(waited, np.maximum(start[after], end[last]), end[last])
-    return found
+    ends: Int64s = np.where(waited, np.maximum(start[after], end[last]), end[last])
+    return ends

@@ -55,12 +55,14 @@ def interval_of_mean(values: Floats, wrong: float) -> Interval:
     time = np.arange(number) - (number - 1) / 2
     rest = values - mean - time * float(time @ values) / float(time @ time)
     squares = float(rest @ rest)
-    alike = float(rest[1:] @ rest[:-1]) / squares if squares else 0.0
+    correlation = float(rest[1:] @ rest[:-1]) / squares if squares else 0.0
     # Of few values it comes out too low (Marriott and Pope, Biometrika 41, 1954).
-    alike = min(max(alike + (1 + 4 * alike) / number, 0.0), _MOST_ALIKE)
-    own = number * (1 - alike) / (1 + alike)  # how many independent values tell as much
-    width = sqrt(squares / (number - 2) / own) * student_quantile(
-        1 - wrong / 2, max(int(own) - 2, 1)
+    correlation = min(max(correlation + (1 + 4 * correlation) / number, 0.0), _MOST_ALIKE)
+    independent = (
+        number * (1 - correlation) / (1 + correlation)
+    )  # how many independent values tell as much
+    width = sqrt(squares / (number - 2) / independent) * student_quantile(
+        1 - wrong / 2, max(int(independent) - 2, 1)
     )
     if number >= _BLOCKS * _IN_BLOCK:
         means = np.array([block.mean() for block in np.array_split(rest, _BLOCKS)])
@@ -96,14 +98,14 @@ def lateness_of(
     begun = calls.groupby("call")["start_ns"].transform("min")
     first = begun == begun.groupby(calls["turn"]).transform("min")
     places = (calls[first], calls[~first])
-    found = [
+    by_place = [
         _of_calls(rows, place, usual_ns, named) for place, rows in zip(PLACES, places, strict=True)
     ]
-    told = [each for each in found if each]
-    if len(told) > 1 and len({each.ranks for each in told}) == 1:
+    latenesses = [late for late in by_place if late]
+    if len(latenesses) > 1 and len({late.ranks for late in latenesses}) == 1:
         # The same ranks throughout: one thing to look at.
-        told = [_of_calls(calls, "inside", usual_ns, named) or told[0]]
-    yield from told
+        latenesses = [_of_calls(calls, "inside", usual_ns, named) or latenesses[0]]
+    yield from latenesses
 
 
 def _of_calls(
@@ -119,9 +121,9 @@ def _of_calls(
     late, took = values[:, :number_of_ranks], values[:, number_of_ranks:]
     usual = late.max(axis=1) <= usual_ns
     late, took = late[usual], took[usual]
-    if len(late) < _FEWEST_STEPS or not (found := _latest(late, took)):
+    if len(late) < _FEWEST_STEPS or not (latest := _latest(late, took)):
         return None
-    order, number, interval = found
+    order, number, interval = latest
     every = sums.columns.get_level_values("rank")[:number_of_ranks].astype(np.int64).tolist()
     ranks = [every[place] for place in order]
     return Lateness(
@@ -147,13 +149,13 @@ def _latest(late: Floats, took: Floats) -> tuple[list[int], int, Interval] | Non
     best: tuple[list[int], int, Interval] | None = None
     for number in range(1, len(order) // 2 + 1):
         here, there = order[number - 1], order[number]
-        found = min(
+        difference = min(
             (
                 interval_of_mean(late[:, here] - late[:, there], _WRONG / len(order)),
                 interval_of_mean(took[:, there] - took[:, here], _WRONG / len(order)),
             ),
             key=lambda interval: interval.low,
         )
-        if found.low > 0 and (best is None or found.mean > best[2].mean):
-            best = order, number, found
+        if difference.low > 0 and (best is None or difference.mean > best[2].mean):
+            best = order, number, difference
     return best

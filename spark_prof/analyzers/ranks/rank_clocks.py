@@ -45,8 +45,8 @@ class Offset:
     def at(self, time_ns: Int64s) -> Int64s:
         """What to take from times by that clock to get times by the reference clock."""
         drifted = self.drift * (time_ns - self.at_ns).astype(np.float64)
-        found: Int64s = np.rint(self.ns + drifted).astype(np.int64)
-        return found
+        correction: Int64s = np.rint(self.ns + drifted).astype(np.int64)
+        return correction
 
 
 def offset_of_collectives(
@@ -106,10 +106,10 @@ def _within(
     if any(lower > upper + TIMER_NS for lower, upper in bounds):
         return None
     least, most = max(lower for lower, _ in bounds), min(upper for _, upper in bounds)
-    found = min(max(middle, least), most) if least <= most else middle
+    offset = min(max(middle, least), most) if least <= most else middle
     # The timers' own error is on both sides of the bounds.
-    wide = max(max(upper - found, found - lower) for lower, upper in bounds) + TIMER_NS
-    return Offset(origin + found, drift, at_ns, wide, events, basis)
+    wide = max(max(upper - offset, offset - lower) for lower, upper in bounds) + TIMER_NS
+    return Offset(origin + offset, drift, at_ns, wide, events, basis)
 
 
 def _drift(time: Floats, between_ends: Floats) -> float:
@@ -128,8 +128,8 @@ def _drift(time: Floats, between_ends: Floats) -> float:
     slopes = (y[right] - y[left])[apart > 0] / apart[apart > 0]
     slope = float(np.median(slopes)) if len(slopes) else 0.0
     noise = float(np.median(np.abs(y - slope * x - np.median(y - slope * x))))
-    told = abs(slope) * float(np.ptp(x)) > 3 * noise
-    return slope if told and abs(slope) < _LARGEST_DRIFT else 0.0
+    significant = abs(slope) * float(np.ptp(x)) > 3 * noise
+    return slope if significant and abs(slope) < _LARGEST_DRIFT else 0.0
 
 
 @dataclass(frozen=True)
@@ -171,11 +171,13 @@ def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tupl
         there = {rank for rank in bundle.ranks if names[rank] == name}
         offset, met = _by_collectives(works, here, there)
         hosts[name] = offset if met else _by_steps(bundle, layout, names[reference], there), met
-    found = []
+    clocks = []
     for rank in bundle.ranks[1:]:
-        own = _by_collectives(works, {reference}, {rank}) if rank in here else hosts[names[rank]]
-        found.append(RankClock(rank, reference, rank in here, *own))
-    return tuple(found)
+        offset_and_events = (
+            _by_collectives(works, {reference}, {rank}) if rank in here else hosts[names[rank]]
+        )
+        clocks.append(RankClock(rank, reference, rank in here, *offset_and_events))
+    return tuple(clocks)
 
 
 def _by_collectives(

@@ -60,14 +60,14 @@ def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, 
     wait = np.minimum(latest, end) - start
     last = start == latest
     waits = pd.Series(wait, calls.index).groupby(calls["call"])
-    others, size = waits.transform("sum").to_numpy() - wait, waits.transform("size").to_numpy()
-    found = calls.assign(
+    others_wait, size = waits.transform("sum").to_numpy() - wait, waits.transform("size").to_numpy()
+    split_calls = calls.assign(
         wait_ns=wait,
         transfer_ns=end - start - wait,
         last=last,
-        others_wait_ns=np.where(last, others / np.maximum(size - 1, 1), 0.0),
+        others_wait_ns=np.where(last, others_wait / np.maximum(size - 1, 1), 0.0),
     )
-    return found[~bad], int(bad.sum())
+    return split_calls[~bad], int(bad.sum())
 
 
 def waits_by_length(calls: pd.DataFrame) -> pd.DataFrame:
@@ -80,8 +80,8 @@ def waits_by_length(calls: pd.DataFrame) -> pd.DataFrame:
     shortest = length.groupby(calls["call"]).transform("min")
     wait, last = length - shortest, length == shortest
     waits = wait.groupby(calls["call"])
-    others, size = waits.transform("sum") - wait, waits.transform("size")
-    mean = others / (size - 1).clip(lower=1)
+    others_wait, size = waits.transform("sum") - wait, waits.transform("size")
+    mean = others_wait / (size - 1).clip(lower=1)
     return calls.assign(
         wait_ns=wait, transfer_ns=shortest, last=last, others_wait_ns=mean.where(last, 0.0)
     )
@@ -100,20 +100,20 @@ def slowest_of_steps(calls: pd.DataFrame, uncertainty_ns: float) -> pd.DataFrame
     by_rank = calls.groupby(["turn", "rank"]).agg(
         held=("others_wait_ns", "sum"), times=("last", "sum"), wait=("wait_ns", "sum")
     )
-    held = by_rank["held"].unstack(fill_value=0)
-    each = (by_rank["held"] / by_rank["times"].clip(lower=1)).unstack(fill_value=0)
-    if held.empty:
+    held_up = by_rank["held"].unstack(fill_value=0)
+    mean_held_up = (by_rank["held"] / by_rank["times"].clip(lower=1)).unstack(fill_value=0)
+    if held_up.empty:
         return pd.DataFrame(columns=["slowest", "held_up_ns", "wait_ns"])
-    place = held.to_numpy().argmax(axis=1)
-    rows = np.arange(len(held))
-    told = each.to_numpy()[rows, place] > uncertainty_ns
+    place = held_up.to_numpy().argmax(axis=1)
+    rows = np.arange(len(held_up))
+    nameable = mean_held_up.to_numpy()[rows, place] > uncertainty_ns
     return pd.DataFrame(
         {
-            "slowest": np.where(told, held.columns.to_numpy(np.int64)[place], -1),
-            "held_up_ns": np.where(told, held.to_numpy()[rows, place], 0.0),
+            "slowest": np.where(nameable, held_up.columns.to_numpy(np.int64)[place], -1),
+            "held_up_ns": np.where(nameable, held_up.to_numpy()[rows, place], 0.0),
             "wait_ns": by_rank["wait"].groupby("turn").mean(),
         },
-        index=held.index,
+        index=held_up.index,
     )
 
 
@@ -135,37 +135,37 @@ def remarks(
     hidden: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The sentences, those about what is missing first."""
-    found = []
+    sentences = []
     if layout.missing:
-        found.append(
+        sentences.append(
             f"Ranks {_few(layout.missing)} of the run are not in this bundle. Where they were "
             "recorded on another host, spark-prof merge joins both; where their group has other "
             "ranks here, waits are lower bounds."
         )
     if layout.crosses_replicas:
-        found.append(
+        sentences.append(
             "Experts are spread over data-parallel replicas, whose batches differ: collectives "
             + ("were matched by the time at which they ended." if works else "were not matched.")
         )
     if layout.pipeline > 1:
-        found.append(
+        sentences.append(
             "Ranks are compared within a pipeline stage only. Sends and receives between stages "
             "are not matched."
         )
     if unequal := sum(work.matched.unequal_steps for work in works):
-        found.append(
+        sentences.append(
             f"In {_counted(unequal, 'step')} the ranks ran different numbers of a collective: "
             "nothing of that kind was matched there."
         )
     if apart := sum(work.most_steps - len(work.matched.steps) for work in works):
-        found.append(f"Not on every rank of the group, so left out: {_counted(apart, 'step')}.")
+        sentences.append(f"Not on every rank of the group, so left out: {_counted(apart, 'step')}.")
     if contradictory:
-        found.append(
+        sentences.append(
             f"Left out: {_counted(contradictory, 'call')} in which one rank was done before "
             "another had begun. They do not belong together, or the clocks are wrong."
         )
     if hidden:
-        found.append(
+        sentences.append(
             f"{', '.join(hidden[:_MOST_NAMED])} multiply and exchange between ranks in one kernel: "
             "their waits are no collective's, and in no figure here."
         )
@@ -176,17 +176,17 @@ def remarks(
         else ": their times cannot be compared."
     )
     if far := [clock.rank for clock in clocks if clock.blind and not clock.same_host]:
-        found.append(
+        sentences.append(
             f"Nothing ties the clock of {_named(far)} to that of rank {clocks[0].reference}, or "
             f"what does contradicts itself{by_length}"
         )
     if wrong := [clock.rank for clock in clocks if clock.contradicts]:
         blind = any(clock.blind for clock in clocks if clock.same_host)
-        found.append(
+        sentences.append(
             f"{_named(wrong).capitalize()} and rank {clocks[0].reference} share a clock, but their "
             f"timestamps disagree by more than collectives allow{by_length if blind else '.'}"
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def _counted(number: int, noun: str) -> str:
@@ -233,7 +233,7 @@ def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any
         for rank, share in _shares(result).items():
             shares[rank] |= share
     joined = sum(len(work.matched.steps) for work in works)
-    found = Collectives(
+    collectives = Collectives(
         matched=sum(result.calls["call"].nunique() for result in results),
         unmatched=sum(work.matched.unmatched for work in works)
         + sum(result.contradictory for result in results),
@@ -247,7 +247,7 @@ def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any
         lateness=tuple(late for result in results for late in _lateness(bundle, result)),
         notes=remarks(layout, works, clocks, sum(r.contradictory for r in results), hidden),
     )
-    return found, shares
+    return collectives, shares
 
 
 def _result(bundle: Bundle, work: Teamwork, clocks: Sequence[RankClock]) -> _TeamResult | None:
@@ -279,8 +279,10 @@ def _placed(bundle: Bundle, calls: pd.DataFrame) -> pd.DataFrame:
     worked = ~collective & ~np.isin(component, ["memcpy", "other"])
     before = np.maximum.accumulate(np.where(worked, np.arange(len(placed)), -1))
     mine = calls[calls["rank"] == rank]
-    own = np.flatnonzero(collective & (placed["part"] == 0).to_numpy())
-    row = own[np.searchsorted(placed["start_ns"].to_numpy()[own], mine["own_start_ns"])]
+    collective_rows = np.flatnonzero(collective & (placed["part"] == 0).to_numpy())
+    row = collective_rows[
+        np.searchsorted(placed["start_ns"].to_numpy()[collective_rows], mine["own_start_ns"])
+    ]
     step = placed["step"].to_numpy()
     same = (before[row] >= 0) & (step[before[row]] == step[row])
     places = pd.DataFrame(
@@ -312,11 +314,11 @@ def _lateness(bundle: Bundle, result: _TeamResult) -> Iterator[Lateness]:
         lengths.append((steps["end_ns"] - steps["start_ns"]).reindex(joined[rank]).to_numpy())
         sizes = steps["decode_requests"].reindex(joined[rank]).to_numpy(np.int64)
     for batch in (None, *np.unique(sizes[usual]).tolist()):
-        own = usual if batch is None else usual & (sizes == batch)
-        if own.any():
-            length = float(np.median(np.max(lengths, axis=0)[own]))
+        of_batch = usual if batch is None else usual & (sizes == batch)
+        if of_batch.any():
+            length = float(np.median(np.max(lengths, axis=0)[of_batch]))
             named = {"batch": batch, "stage": team.stage, "replica": team.replica}
-            yield from lateness_of(result.calls, np.flatnonzero(own).tolist(), length, named)
+            yield from lateness_of(result.calls, np.flatnonzero(of_batch).tolist(), length, named)
 
 
 def _shares(result: _TeamResult) -> dict[int, dict[str, Any]]:
@@ -327,8 +329,8 @@ def _shares(result: _TeamResult) -> dict[int, dict[str, Any]]:
         slowest_steps=named["size"],
         held_up_us=named["sum"] / named["size"].clip(lower=1) / 1e3,
     )
-    found: dict[Any, Any] = shares.to_dict("index")
-    return found
+    share_of_rank: dict[Any, Any] = shares.to_dict("index")
+    return share_of_rank
 
 
 def _items(results: Sequence[_TeamResult]) -> tuple[CollectiveRow, ...]:
@@ -358,15 +360,21 @@ def _slow_steps(result: _TeamResult) -> list[SlowStep]:
             stage=team.stage,
             replica=team.replica,
             slowest=slowest if slowest >= 0 else None,
-            held_up_us=held / 1e3,
+            held_up_us=held_up / 1e3,
             wait_us=wait / 1e3,
         )
-        for number, (slowest, held, wait) in zip(numbers.tolist(), rows, strict=True)
+        for number, (slowest, held_up, wait) in zip(numbers.tolist(), rows, strict=True)
     ]
 
 
 def _clock_row(clock: RankClock) -> ClockRow:
-    known: tuple[Any, ...] = (None, None, None, clock.met, "none")
-    if own := clock.offset:
-        known = own.ns / 1e3, own.drift * 1e6, own.uncertainty_ns / 1e3, own.events, own.basis
-    return ClockRow(clock.rank, clock.reference, clock.same_host, *known)
+    figures: tuple[Any, ...] = (None, None, None, clock.met, "none")
+    if offset := clock.offset:
+        figures = (
+            offset.ns / 1e3,
+            offset.drift * 1e6,
+            offset.uncertainty_ns / 1e3,
+            offset.events,
+            offset.basis,
+        )
+    return ClockRow(clock.rank, clock.reference, clock.same_host, *figures)

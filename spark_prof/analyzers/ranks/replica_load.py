@@ -21,7 +21,7 @@ def replica_load(bundle: Bundle) -> tuple[ReplicaRow, ...]:
         ranks.setdefault(team.replica, []).extend(team.ranks)
     if len(ranks) < 2:
         return ()
-    return tuple(_row(bundle, replica, min(own)) for replica, own in sorted(ranks.items()))
+    return tuple(_row(bundle, replica, min(members)) for replica, members in sorted(ranks.items()))
 
 
 def _row(bundle: Bundle, replica: int, rank: int) -> ReplicaRow:

@@ -24,8 +24,8 @@ _ANY_HOST = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
 
 def call_of(part: Bundle) -> str:
     """What names the call of `record` that made a part; empty where nothing does."""
-    told = [str(fact.get("run") or "") for fact in part.meta.facts.values()]
-    return next(filter(None, [*told, str(part.meta.settings.get("run") or "")]), "")
+    runs = [str(fact.get("run") or "") for fact in part.meta.facts.values()]
+    return next(filter(None, [*runs, str(part.meta.settings.get("run") or "")]), "")
 
 
 def made_by_one_call(parts: Sequence[Bundle]) -> bool:
@@ -44,24 +44,25 @@ def why_other_runs(first: Bundle, second: Bundle) -> str:
          for rank in part.ranks}
         for part in (first, second)
     ]  # fmt: skip
-    if empty := [part.path for part, own in zip((first, second), steps, strict=True)
-                 if not any(map(len, own.values()))]:  # fmt: skip
+    if empty := [part.path for part, steps_of_part in zip((first, second), steps, strict=True)
+                 if not any(map(len, steps_of_part.values()))]:  # fmt: skip
         return f"{empty[0]} has no step, so that nothing tells"
     layout = layout_of(first)
     world = layout.tensor * layout.pipeline * layout.told_replicas
-    if layout.known and max(*first.ranks, *second.ranks) >= world:
+    if layout.sizes_known and max(*first.ranks, *second.ranks) >= world:
         return f"one has rank {max(*first.ranks, *second.ranks)}, the run has {world} ranks"
     # How many ranks work on one batch.
-    size = layout.tensor * layout.pipeline if layout.known else 1 << 30
+    size = layout.tensor * layout.pipeline if layout.sizes_known else 1 << 30
     together = [(a, b) for a in first.ranks for b in second.ranks if a // size == b // size]
     spans = [
-        (min(int(rows["start_ns"].min()) for rows in own.values() if len(rows)),
-         max(int(rows["end_ns"].max()) for rows in own.values() if len(rows)))
-        for own in steps
+        (min(int(rows["start_ns"].min()) for rows in steps_of_part.values() if len(rows)),
+         max(int(rows["end_ns"].max()) for rows in steps_of_part.values() if len(rows)))
+        for steps_of_part in steps
     ]  # fmt: skip
     for a, b in together[:1]:
         ours, theirs = (
-            own[rank].sort_values("step") for own, rank in zip(steps, (a, b), strict=True)
+            steps_of_part[rank].sort_values("step")
+            for steps_of_part, rank in zip(steps, (a, b), strict=True)
         )
         joined = join_steps({0: ours, 1: theirs})
         if joined.empty:
@@ -70,15 +71,15 @@ def why_other_runs(first: Bundle, second: Bundle) -> str:
             np.searchsorted(rows["step"].to_numpy(), joined[column].to_numpy())
             for column, rows in ((0, ours), (1, theirs))
         ]
-        between = max(int(found[-1] - found[0]) + 1 for found in places)
+        between = max(int(place[-1] - place[0]) + 1 for place in places)
         if len(joined) < _MOSTLY * between:
             return (
                 f"their steps differ: of {between:,} in a row ranks {a} and {b} have "
                 f"{len(joined):,} in common"
             )
         spans = [
-            (int(rows["start_ns"].iloc[found[0]]), int(rows["end_ns"].iloc[found[-1]]))
-            for rows, found in zip((ours, theirs), places, strict=True)
+            (int(rows["start_ns"].iloc[place[0]]), int(rows["end_ns"].iloc[place[-1]]))
+            for rows, place in zip((ours, theirs), places, strict=True)
         ]
     apart_s = (max(start for start, _ in spans) - min(end for _, end in spans)) / 1e9
     clocks = {clock_name(part.facts(part.ranks[0])) for part in (first, second)}

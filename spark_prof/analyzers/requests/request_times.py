@@ -39,19 +39,19 @@ def request_times(bundle: Bundle, scheduler: int, rank: int | None = None) -> pd
     batches = _Batches.of(engine, bundle.frame("steps", rank) if rank is not None else None)
     runs = bundle.frame("request_steps", scheduler)
     reads = runs[(runs["read_tokens"] > 0)].sort_values(["request", "first"], kind="stable")
-    own: dict[int, list[tuple[int, int]]] = {}
+    reads_of: dict[int, list[tuple[int, int]]] = {}
     columns = (reads[name].tolist() for name in ("request", "first", "read_tokens"))
     for number, first, tokens in zip(*columns, strict=True):
-        own.setdefault(number, []).append((batches.find(first), tokens))
+        reads_of.setdefault(number, []).append((batches.find(first), tokens))
     parts = {name: np.full(len(requests), np.nan) for name in PARTS}
     lost = np.zeros(len(requests), bool)
     rows: Iterable[Any] = requests.itertuples(index=False)
     for place, row in enumerate(rows):
         if row.first_token_ns <= 0 or row.scheduled_ns <= 0:
             continue
-        found = _parts_of(row, own.get(row.request, ()), batches)
-        lost[place] = found is None
-        for name, ns in zip(PARTS, found or (), strict=bool(found)):
+        parts_ns = _parts_of(row, reads_of.get(row.request, ()), batches)
+        lost[place] = parts_ns is None
+        for name, ns in zip(PARTS, parts_ns or (), strict=bool(parts_ns)):
             parts[name][place] = ns / 1e3
     begins, ends = (requests[f"{name}_token_ns"].to_numpy(np.int64) for name in ("first", "last"))
     state = _states(requests, lost)
@@ -81,9 +81,9 @@ def token_gaps(bundle: Bundle, scheduler: int, requests: pd.DataFrame) -> np.nda
     )
     owners = np.repeat(runs["request"].to_numpy(np.int64), lengths)
     times = batches.updated(iterations)
-    kept = times > 0
-    gaps = np.diff(times[kept]) / 1e3
-    return np.asarray(gaps[np.diff(owners[kept]) == 0])
+    timed = times > 0
+    gaps = np.diff(times[timed]) / 1e3
+    return np.asarray(gaps[np.diff(owners[timed]) == 0])
 
 
 def _states(requests: pd.DataFrame, lost: np.ndarray) -> np.ndarray:
@@ -99,9 +99,9 @@ def _states(requests: pd.DataFrame, lost: np.ndarray) -> np.ndarray:
             "output_tokens",
         )
     )
-    known = (arrived > 0) & (scheduled >= arrived) & (first > scheduled) & (last >= first)
+    ordered = (arrived > 0) & (scheduled >= arrived) & (first > scheduled) & (last >= first)
     conditions = [
-        finish == "", finish == "abort", np.isin(finish, _FAILURES), tokens <= 0, ~known | lost,
+        finish == "", finish == "abort", np.isin(finish, _FAILURES), tokens <= 0, ~ordered | lost,
     ]  # fmt: skip
     return np.select(conditions, [CUT, ABORTED, FAILED, TOKENLESS, CUT], WHOLE)
 
@@ -162,9 +162,9 @@ def _sampled(engine: pd.DataFrame, steps: pd.DataFrame, begin: Int64s, update: I
     inside = (pairs["start_ns"].to_numpy(np.int64) >= begin[place]) & (
         pairs["end_ns"].to_numpy(np.int64) <= update[place]
     )
-    found = np.zeros(len(engine), np.int64)
-    found[place[inside]] = pairs["end_ns"].to_numpy(np.int64)[inside]
-    return found
+    sampled = np.zeros(len(engine), np.int64)
+    sampled[place[inside]] = pairs["end_ns"].to_numpy(np.int64)[inside]
+    return sampled
 
 
 def _parts_of(
@@ -179,7 +179,7 @@ def _parts_of(
     """
     arrived, scheduled, first = row.arrival_ns, row.scheduled_ns, row.first_token_ns
     queued = row.queued_ns if arrived <= row.queued_ns <= scheduled else arrived
-    own = shared = gaps = output = 0
+    read_ns = shared = gaps = output = 0
     end, read = scheduled, False
     for place, tokens in reads:
         if place < 0:
@@ -195,12 +195,12 @@ def _parts_of(
             output = first - until
         took = max(until - begin, 0)
         part = took * min(tokens, int(batches.tokens[place])) // max(int(batches.tokens[place]), 1)
-        own, shared = own + part, shared + took - part
+        read_ns, shared = read_ns + part, shared + took - part
         end = max(end, until)
     if not read:
         return None
     gaps += max(first - output - end, 0)
     preempted = min(max(row.first_preempted_ns, 0), gaps)
     return (
-        queued - arrived, scheduled - queued, preempted, own, shared, gaps - preempted, output,
+        queued - arrived, scheduled - queued, preempted, read_ns, shared, gaps - preempted, output,
     )  # fmt: skip

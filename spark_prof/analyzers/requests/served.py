@@ -90,9 +90,9 @@ def _parts(whole: pd.DataFrame) -> tuple[FirstTokenPart, ...]:
     at = [_around(ttft, parts, percentile) for percentile in (50, 90, 99)]
     figures = [parts.mean(axis=1), *at]
     return tuple(
-        FirstTokenPart(name, *(float(each[number]) for each in figures))
+        FirstTokenPart(name, *(float(figure[number]) for figure in figures))
         for number, name in enumerate(PARTS)
-        if any(each[number] > 0 for each in figures)
+        if any(figure[number] > 0 for figure in figures)
     )
 
 
@@ -114,15 +114,15 @@ def _load(bundle: Bundle, numbers: Sequence[int]) -> dict[str, Any]:
     for number in numbers:
         engine = bundle.frame("engine", number, columns)
         engines.append(engine.assign(limit=engine["limit"].astype(str)))
-        own = dict(mapping_in(bundle.meta.facts.get(f"engine{number}", {}), "scheduler"))
-        facts.append(own)
-        free, blocks = engine["free_blocks"].to_numpy(np.float64), own.get("kv_blocks")
+        limits_of = dict(mapping_in(bundle.meta.facts.get(f"engine{number}", {}), "scheduler"))
+        facts.append(limits_of)
+        free, blocks = engine["free_blocks"].to_numpy(np.float64), limits_of.get("kv_blocks")
         if type(blocks) is int and blocks > 0:
             used.append(np.clip(1 - free[free >= 0] / blocks, 0.0, 1.0))
     rows = pd.concat(engines, ignore_index=True)
     limits = Counter(limit for limit in rows["limit"].tolist() if limit and limit in LIMITS)
     whole = sum(limits.values())
-    found: dict[str, Any] = {
+    load: dict[str, Any] = {
         "limits": tuple(
             LimitRow(name, batches, batches / whole)
             for name, batches in sorted(limits.items(), key=lambda item: (-item[1], item[0]))
@@ -132,19 +132,19 @@ def _load(bundle: Bundle, numbers: Sequence[int]) -> dict[str, Any]:
         counts = rows[name].to_numpy(np.int64)
         counts = counts[counts >= 0]
         if len(counts):
-            found |= {name: float(counts.mean()), f"most_{name}": int(counts.max())}
+            load |= {name: float(counts.mean()), f"most_{name}": int(counts.max())}
     if used and sum(map(len, used)):
         shares = np.concatenate(used)
-        found |= {"kv_used": float(shares.mean()), "kv_most_used": float(shares.max())}
+        load |= {"kv_used": float(shares.mean()), "kv_most_used": float(shares.max())}
     for name in ("kv_blocks", "max_num_seqs", "max_num_batched_tokens"):
-        found[name] = _same(fact.get(name) for fact in facts)
+        load[name] = _same(fact.get(name) for fact in facts)
     caching = {fact.get("prefix_caching") for fact in facts}
-    found["prefix_caching"] = caching.pop() if caching in ({True}, {False}) else None
-    return found
+    load["prefix_caching"] = caching.pop() if caching in ({True}, {False}) else None
+    return load
 
 
 def _same(values: Iterable[object]) -> int | None:
     """A number that all have; None where they differ or one has none."""
-    found = set(values)
-    value = found.pop() if len(found) == 1 else None
+    distinct = set(values)
+    value = distinct.pop() if len(distinct) == 1 else None
     return value if type(value) is int and value > 0 else None

@@ -12,7 +12,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.roofline.needs import Load, Shape, Work, reading
+from spark_prof.analyzers.roofline.needs import LayerWork, Load, Shape, reading
 from spark_prof.analyzers.roofline.roofline_rows import Place
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from spark_prof.rules.components import DRAFTER, LM_HEAD, part_of
@@ -61,12 +61,12 @@ class AttributedWork(NamedTuple):
     """A share of a piece of work that falls to the kernels of one place."""
 
     place: Place
-    work: Work  # what it does
+    work: LayerWork  # what it does
     share: float  # how much of it, 1 for all
     basis: str  # how it was found to do it
 
 
-def attributed_work(launches: Iterable[Launch], works: Iterable[Work]) -> list[AttributedWork]:
+def attributed_work(launches: Iterable[Launch], works: Iterable[LayerWork]) -> list[AttributedWork]:
     """Gives every piece of work to the kernels, in launch order, that are known to do it.
 
     A weight goes to the kernels that point to it. One that no kernel points to, and all else, goes
@@ -74,14 +74,14 @@ def attributed_work(launches: Iterable[Launch], works: Iterable[Work]) -> list[A
     if none ran in that layer, those that have no layer. Work without any is attributed to none.
     """
     reading: dict[int, list[Launch]] = defaultdict(list)
-    ran: dict[tuple[str, int], list[Launch]] = defaultdict(list)
+    proven: dict[tuple[str, int], list[Launch]] = defaultdict(list)
     for launch in launches:
         for tensor in launch.reads:
             reading[tensor].append(launch)
         if launch.proven:
-            ran[launch.component, launch.layer].append(launch)
+            proven[launch.component, launch.layer].append(launch)
     attributed: list[AttributedWork] = []
-    wanted: dict[tuple[str, int], list[Work]] = defaultdict(list)
+    works_of_place: dict[tuple[str, int], list[LayerWork]] = defaultdict(list)
     for work in works:
         if mine := reading.get(work.weights.tensor) if work.weights else None:
             # Of a head that is tied to the embedding, the lookup reads some rows.
@@ -89,9 +89,9 @@ def attributed_work(launches: Iterable[Launch], works: Iterable[Work]) -> list[A
             attributed += _by_time(mine, work, BY_TENSOR)
             continue
         place = (work.component, work.layer)
-        wanted[place if place in ran else (work.component, -1)].append(work)
-    for place, members in wanted.items():
-        for some, theirs in _by_module(ran.get(place, []), members):
+        works_of_place[place if place in proven else (work.component, -1)].append(work)
+    for place, members in works_of_place.items():
+        for some, theirs in _by_module(proven.get(place, []), members):
             attributed += _in_one_place(some, theirs)
     return attributed
 
@@ -104,18 +104,18 @@ def drafted_work(
     It reads it once in each of its passes, with a token for each request: a matrix that kernels of
     one name point to twice in a step counts twice. Of what no argument tells nothing counts.
     """
-    known = {
+    heads = {
         w.tensor: w for w in weights if w.tensor >= 0 and w.component == LM_HEAD and w.elements
     }
     reads: dict[int, list[Launch]] = defaultdict(list)
     for launch in launches:
-        for tensor in known.keys() & set(launch.reads):
+        for tensor in heads.keys() & set(launch.reads):
             reads[tensor].append(launch)
     a_pass = replace(load, tokens=load.requests, sampled=load.requests)
     attributed: list[AttributedWork] = []
-    for tensor, found in reads.items():
-        work = reading(known[tensor], a_pass, shape)
-        mine = [launch for launch in found if launch.component == work.component]
+    for tensor, readers in reads.items():
+        work = reading(heads[tensor], a_pass, shape)
+        mine = [launch for launch in readers if launch.component == work.component]
         passes = min(Counter(launch.name for launch in mine).values(), default=0)
         if passes:
             need = work.need
@@ -130,12 +130,12 @@ def drafted_work(
 
 
 def _by_module(
-    launches: Sequence[Launch], works: Sequence[Work]
-) -> Iterable[tuple[list[Launch], list[Work]]]:
+    launches: Sequence[Launch], works: Sequence[LayerWork]
+) -> Iterable[tuple[list[Launch], list[LayerWork]]]:
     """Splits what is in one layer and component by the modules that were open."""
     idle = [number for number, launch in enumerate(launches) if not launch.reads]
-    owners: dict[tuple[int, ...], list[Work]] = defaultdict(list)
-    rest: list[Work] = []
+    owners: dict[tuple[int, ...], list[LayerWork]] = defaultdict(list)
+    rest: list[LayerWork] = []
     for work in works:
         if work.weights is None:
             continue
@@ -146,10 +146,10 @@ def _by_module(
             owners[tuple(inside)].append(work)
         else:
             rest.append(work)
-    taken = {number for numbers in owners for number in numbers}
-    yield from (([launches[n] for n in numbers], found) for numbers, found in owners.items())
+    claimed = {number for numbers in owners for number in numbers}
+    yield from (([launches[n] for n in numbers], members) for numbers, members in owners.items())
     # Whose module is not known reads no factor unless it is a product itself.
-    products = [n for n in idle if n not in taken and is_gemm(launches[n].name)]
+    products = [n for n in idle if n not in claimed and is_gemm(launches[n].name)]
     yield [launches[n] for n in products], rest
     yield list(launches), [work for work in works if work.weights is None]
 
@@ -158,7 +158,7 @@ def _within(path: str, whole: str) -> bool:
     return path == whole or path.startswith(f"{whole}.")
 
 
-def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[AttributedWork]:
+def _in_one_place(launches: Sequence[Launch], works: Sequence[LayerWork]) -> list[AttributedWork]:
     if not launches:
         return []
     gemms = [launch for launch in launches if is_gemm(launch.name)]
@@ -176,7 +176,7 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Att
 
 
 def _products(
-    gemms: Sequence[Launch], works: Sequence[Work], launches: Sequence[Launch]
+    gemms: Sequence[Launch], works: Sequence[LayerWork], launches: Sequence[Launch]
 ) -> list[AttributedWork]:
     if not works:
         return []
@@ -194,7 +194,7 @@ def _longest(launches: Sequence[Launch]) -> Place:
     return max(launches, key=lambda launch: launch.ns).place
 
 
-def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[AttributedWork]:
+def _by_time(launches: Sequence[Launch], work: LayerWork, basis: str) -> list[AttributedWork]:
     times: Counter[Place] = Counter()
     for launch in launches:
         # A kernel of no length still ran.
@@ -207,7 +207,7 @@ _MOST_GROUPS = 8
 _MOST_LAUNCHES = 100_000
 
 
-class Group(NamedTuple):
+class StepGroup(NamedTuple):
     """Steps of one phase with about as many tokens."""
 
     step: int  # the one that stands for them, a step from their middle
@@ -215,20 +215,20 @@ class Group(NamedTuple):
     share: float  # of the phase's steps
 
 
-def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
+def groups_of(steps: pd.DataFrame, phase: str) -> list[StepGroup]:
     """The steps of a phase in at most 8 groups, fewest tokens first.
 
     Steps of which nobody recorded the tokens are in none.
     """
-    own = steps[(steps["phase"] == phase).to_numpy()]
-    requests = own["prefill_requests"] + own["decode_requests"]
+    of_phase = steps[(steps["phase"] == phase).to_numpy()]
+    requests = of_phase["prefill_requests"] + of_phase["decode_requests"]
     loads = pd.DataFrame(
         {
-            "tokens": own["prefill_tokens"] + own["decode_tokens"],
+            "tokens": of_phase["prefill_tokens"] + of_phase["decode_tokens"],
             "requests": requests,
             # Of a prompt only the last token's logits are wanted.
-            "sampled": own["decode_tokens"] + own["prefill_requests"],
-            "context": own["context_tokens"].clip(lower=0) / requests,
+            "sampled": of_phase["decode_tokens"] + of_phase["prefill_requests"],
+            "context": of_phase["context_tokens"].clip(lower=0) / requests,
         }
     )
     loads = loads[(loads["tokens"] > 0) & (loads["requests"] > 0)]
@@ -237,7 +237,7 @@ def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
     bounds = [part[0] for part in np.array_split(sizes, min(len(sizes), _MOST_GROUPS) or 1)[1:]]
     number = np.searchsorted(np.array(bounds), loads["tokens"], side="right")
     return [
-        Group(
+        StepGroup(
             int(mine.index[len(mine) // 2]), Load(*map(float, mine.mean())), len(mine) / len(loads)
         )
         for _, mine in loads.groupby(number)
@@ -251,14 +251,16 @@ def launches_of(
 
     None of a step with more kernels than any decoder launches: it is no step of one.
     """
-    wanted = np.unique(np.array(steps, np.int64))
-    rows = kernels.iloc[np.flatnonzero(positions(wanted, kernels["step"].to_numpy()) >= 0)]
+    numbers = np.unique(np.array(steps, np.int64))
+    rows = kernels.iloc[np.flatnonzero(positions(numbers, kernels["step"].to_numpy()) >= 0)]
     rows = rows[~rows["kind"].isin(COPIES).to_numpy() & (rows["part"] == 0).to_numpy()]
     counts = rows["step"].value_counts()
     rows = rows[~rows["step"].isin(counts.index[counts > _MOST_LAUNCHES]).to_numpy()]
     # The model as a whole is open around everything that only its order places.
-    own = modules[((modules["component"] != "") & (modules["path"] != MODEL_PATH)).to_numpy()]
-    path_of = dict(zip(own["module"], own["path"], strict=True))
+    components = modules[
+        ((modules["component"] != "") & (modules["path"] != MODEL_PATH)).to_numpy()
+    ]
+    path_of = dict(zip(components["module"], components["path"], strict=True))
     paths = [
         path_of.get(module, "") if placed_by == "" else ""
         for module, placed_by in zip(rows["module"], rows["placed_by"], strict=True)
@@ -266,7 +268,7 @@ def launches_of(
     reads = rows["reads"] if "reads" in rows else [()] * len(rows)
     values = [rows[name] for name in ("name", "component", "layer")]
     values += [rows["end_ns"] - rows["start_ns"], rows["basis"], rows["role"]]
-    found: dict[int, list[Launch]] = {step: [] for step in steps}
-    for step, *known in zip(rows["step"], *values, paths, reads, strict=True):
-        found[step].append(Launch(*known))
-    return found
+    launches: dict[int, list[Launch]] = {step: [] for step in steps}
+    for step, *fields in zip(rows["step"], *values, paths, reads, strict=True):
+        launches[step].append(Launch(*fields))
+    return launches

@@ -59,8 +59,8 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
     states = architecture_of(read).states
     recurrent = [s for s in states if s.kind == "recurrent"]
-    kept = next((s for s in states if s.kind != "recurrent"), State(0, "kv", 0))
-    sparse = kept.window if kept.kind == "latent" else 0
+    cached = next((s for s in states if s.kind != "recurrent"), State(0, "kv", 0))
+    sparse = cached.window if cached.kind == "latent" else 0
     heads = max(read.heads // ranks, min(read.heads, 1))
     kv_heads = max(read.kv_heads // ranks, min(read.kv_heads, 1))
     return Shape(
@@ -68,8 +68,8 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=read.head_dim,
-        kv_elements=kept.elements * kv_heads // kept.heads if kept.heads else kept.elements,
-        pair_operations=kept.operations * heads / max(read.heads, 1),
+        kv_elements=cached.elements * kv_heads // cached.heads if cached.heads else cached.elements,
+        pair_operations=cached.operations * heads / max(read.heads, 1),
         state_bytes=max(
             (s.elements * (s.bytes_per_element or activation) / ranks for s in recurrent),
             default=0.0,
@@ -114,7 +114,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Work:
+class LayerWork:
     """One piece of work in one layer of a step."""
 
     component: str  # of the kernels that do it
@@ -127,7 +127,7 @@ class Work:
     weights: Weights | None = None  # what it reads of the model, None for nothing
 
 
-def reading(weights: Weights, load: Load, shape: Shape) -> Work:
+def reading(weights: Weights, load: Load, shape: Shape) -> LayerWork:
     """The work that reads those weights."""
     component, layer = weights.component, weights.layer
     rows = load.sampled if component == "lm_head" else load.tokens
@@ -135,7 +135,7 @@ def reading(weights: Weights, load: Load, shape: Shape) -> Work:
     size, elements = weights.bytes * share, float(weights.elements)
     if not elements:
         what = weights.what if weights.among_experts else "small weights"
-        return Work(component, layer, "small", what, Need(size, 0, 0, part, expected), weights)
+        return LayerWork(component, layer, "small", what, Need(size, 0, 0, part, expected), weights)
     if part:
         # Each token is multiplied with its own experts, however many others there are.
         elements /= shape.experts_here
@@ -146,7 +146,7 @@ def reading(weights: Weights, load: Load, shape: Shape) -> Work:
     if component == "lm_head":
         moved = rows * (shape.hidden * shape.activation_bytes + other * _LOGIT_BYTES)
     need = Need(size, moved, 2.0 * rows * elements, part, expected)
-    return Work(component, layer, "product", weights.what, need, weights)
+    return LayerWork(component, layer, "product", weights.what, need, weights)
 
 
 def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bool]:
@@ -162,7 +162,7 @@ def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bo
     return share, f"at least {some}" if more else some, more
 
 
-def attention(layer: int, load: Load, shape: Shape) -> tuple[Work, Work]:
+def attention(layer: int, load: Load, shape: Shape) -> tuple[LayerWork, LayerWork]:
     """Attention in that layer, and the KV cache's write before it."""
     window = shape.window(layer)
     name = f"KV cache, {window} tokens at most" if window else "KV cache"
@@ -175,23 +175,23 @@ def attention(layer: int, load: Load, shape: Shape) -> tuple[Work, Work]:
     pairs = load.tokens * (before + (min(new, window) if window else new) / 2 + 0.5)
     queries = 2 * load.tokens * shape.heads * shape.head_dim * shape.activation_bytes
     # Read once as keys and values, written once in the cache's format.
-    written = load.tokens * shape.kv_elements * (shape.activation_bytes + shape.kv_bytes)
+    write_bytes = load.tokens * shape.kv_elements * (shape.activation_bytes + shape.kv_bytes)
     need = Need(read, queries, pairs * shape.pair_operations)
     return (
-        Work("attention", layer, "attention", name, need),
-        Work("kv_write", layer, "kv_write", "KV cache, written", Need(0, written, 0)),
+        LayerWork("attention", layer, "attention", name, need),
+        LayerWork("kv_write", layer, "kv_write", "KV cache, written", Need(0, write_bytes, 0)),
     )
 
 
-def state(layer: int, load: Load, shape: Shape) -> Work:
+def state(layer: int, load: Load, shape: Shape) -> LayerWork:
     """The recurrent state of a layer that keeps one in place of a KV cache."""
     moved = load.requests * shape.state_bytes
-    return Work("ssm", layer, "state", "recurrent state", Need(moved, moved, 0))
+    return LayerWork("ssm", layer, "state", "recurrent state", Need(moved, moved, 0))
 
 
 def elementwise(
     component: str, layer: int, load: Load, shape: Shape, norms: int = 1
-) -> Work | None:
+) -> LayerWork | None:
     """The small kernels of a component in that layer, -1 for none, with so many norms in it."""
     widths = {
         # A sum with the residual stream, which is read and written as well.
@@ -201,4 +201,4 @@ def elementwise(
     }
     moved = 2 * load.tokens * widths.get(component, 0) * shape.activation_bytes
     need = Need(0, moved, 0)
-    return Work(component, layer, "elementwise", "activations", need) if moved else None
+    return LayerWork(component, layer, "elementwise", "activations", need) if moved else None

@@ -14,7 +14,7 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.roofline.needs import Work
+from spark_prof.analyzers.roofline.needs import LayerWork
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
     Place,
@@ -71,9 +71,9 @@ def by_single_kernels(metrics: pd.DataFrame, needed: Mapping[Place, float]) -> d
     rows = metrics[(metrics["metric"] == _METRIC).to_numpy()]
     read: dict[str, list[float]] = defaultdict(list)
     for name, value, unit in zip(rows["name"], rows["value"], rows["unit"], strict=True):
-        found = float(value) * _UNITS.get(str(unit).lower(), nan)
-        if 0 <= found < inf:
-            read[spelling(str(name))].append(found)
+        byte_count = float(value) * _UNITS.get(str(unit).lower(), nan)
+        if 0 <= byte_count < inf:
+            read[spelling(str(name))].append(byte_count)
     alone = _alone(needed, lambda place: spelling(place.name))
     return {
         alone[name]: Moved(fmean(values), needed[alone[name]], "Nsight Compute")
@@ -84,9 +84,9 @@ def by_single_kernels(metrics: pd.DataFrame, needed: Mapping[Place, float]) -> d
 
 def _alone(places: Iterable[Place], key: Callable[[Place], _Key]) -> dict[_Key, Place]:
     """The places by that key, those that share one left out."""
-    found = {place: key(place) for place in places}
-    times = Counter(found.values())
-    return {known: place for place, known in found.items() if times[known] == 1}
+    keys = {place: key(place) for place in places}
+    times = Counter(keys.values())
+    return {name: place for place, name in keys.items() if times[name] == 1}
 
 
 _NAMED = 3
@@ -116,7 +116,7 @@ class Sum:
     basis: dict[str, None] = field(default_factory=dict)
     expected: bool = False
 
-    def add(self, work: Work, share: float, basis: str) -> None:
+    def add(self, work: LayerWork, share: float, basis: str) -> None:
         """Adds a share of a piece of work."""
         need = work.need
         self.streamed += need.streamed * share
@@ -155,18 +155,27 @@ def rows_of(
             weakest=("weakest", "max"),
         )
     )
-    found = [
-        (Place(str(component), str(role), str(name)), us, ahead, typical, calls / steps, BASES[own])
-        for (component, role, name), us, ahead, calls, typical, own in totals.itertuples(name=None)
+    entries = [
+        (
+            Place(str(component), str(role), str(name)),
+            us,
+            ahead,
+            typical,
+            calls / steps,
+            BASES[basis_number],
+        )
+        for (component, role, name), us, ahead, calls, typical, basis_number in totals.itertuples(
+            name=None
+        )
         if calls and typical
     ]
     smallest = ceilings.smallest_kernel_us
     if smallest is None:
-        smallest = min((us / calls for _, us, _, calls, *_ in found), default=0.0)
+        smallest = min((us / calls for _, us, _, calls, *_ in entries), default=0.0)
         smallest = min(smallest, _LONGEST_EMPTY_US)
     rows = []  # what they need is known of a mean step, by its calls
-    for place, us, ahead, calls, mean, basis in found:
-        need, each = sums.get(place, Sum()), us / calls
+    for place, us, ahead, calls, mean, basis in entries:
+        need, us_per_call = sums.get(place, Sum()), us / calls
         total = (need.streamed + need.other) / mean if place in sums else None
         operations = need.operations / mean
         kernel = kernels.get((place.component, place.name))
@@ -175,10 +184,10 @@ def rows_of(
         floor, limiter = _floor(total, operations, peak, ceilings, smallest)
         waits = kernel is not None and kernel.exchanges is not None
         limiter = _EXCHANGE if waits and limiter else limiter
-        seen = bool(each) and not starts_early(us, ahead)
-        seen &= not waits
-        rate = total / each * 1e6 if total is not None and seen else None
-        left = max(each - floor, 0.0) * calls if floor is not None and not waits else None
+        has_rate = bool(us_per_call) and not starts_early(us, ahead)
+        has_rate &= not waits
+        rate = total / us_per_call * 1e6 if total is not None and has_rate else None
+        left = max(us_per_call - floor, 0.0) * calls if floor is not None and not waits else None
         read, expected_read, by = moved.get(place, (None, 0.0, ""))
         comparable = expected_read >= _COUNTED_FROM and not need.expected
         sheet, reached = ceilings.data_sheet, ceilings.reached
@@ -186,7 +195,7 @@ def rows_of(
             name=place.name,
             component=place.component,
             calls=calls,
-            us=each,
+            us=us_per_call,
             needed_bytes=total,
             streamed_bytes=need.streamed / mean,
             operations=operations,
@@ -222,30 +231,35 @@ def together(rows: Iterable[RooflineRow]) -> dict[tuple[str, str], RooflineRow]:
     groups: dict[tuple[str, str], list[RooflineRow]] = {}
     for row in rows:
         groups.setdefault((row.name, row.component), []).append(row)
-    return {key: own[0] if len(own) == 1 else _mean(own) for key, own in groups.items()}
+    return {
+        key: same_kernel[0] if len(same_kernel) == 1 else _mean(same_kernel)
+        for key, same_kernel in groups.items()
+    }
 
 
 def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
     calls = sum(row.calls for row in rows)
 
     def total(name: str) -> float | None:
-        known = [value for row in rows if (value := getattr(row, name)) is not None]
-        return sum(known) if known else None
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        return sum(values) if values else None
 
     def mean(name: str) -> float | None:
-        known = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
-        return sum(known) / calls if known else None
+        values = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
+        return sum(values) / calls if values else None
 
     names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
     means: dict[str, Any] = {name: mean(name) for name in names}
     us, needed = means["us"], means["needed_bytes"]
-    seen = bool(us) and not starts_early(us, means["ahead_us"])
-    seen &= all(row.limiter != _EXCHANGE for row in rows)
-    rate = needed / us * 1e6 if needed is not None and seen else None
+    has_rate = bool(us) and not starts_early(us, means["ahead_us"])
+    has_rate &= all(row.limiter != _EXCHANGE for row in rows)
+    rate = needed / us * 1e6 if needed is not None and has_rate else None
 
     def share(name: str) -> float | None:
-        known = (row.bandwidth / of for row in rows if row.bandwidth and (of := getattr(row, name)))
-        of = next(known, None)
+        ceilings = (
+            row.bandwidth / of for row in rows if row.bandwidth and (of := getattr(row, name))
+        )
+        of = next(ceilings, None)
         return rate / of if rate is not None and of else None
 
     return replace(
@@ -284,5 +298,5 @@ def _floor(
 
 
 def _joined(words: Mapping[str, None]) -> str:
-    shown = list(words)[:_NAMED]
-    return ", ".join(shown) + (" and others" if len(words) > _NAMED else "")
+    words_named = list(words)[:_NAMED]
+    return ", ".join(words_named) + (" and others" if len(words) > _NAMED else "")

@@ -15,17 +15,17 @@ from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.launches import (
-    Group,
     Launch,
+    StepGroup,
     attributed_work,
     drafted_work,
     groups_of,
     launches_of,
 )
 from spark_prof.analyzers.roofline.needs import (
+    LayerWork,
     Load,
     Shape,
-    Work,
     attention,
     elementwise,
     ranks_of,
@@ -64,7 +64,7 @@ _SMALL_KERNELS = ("norm", "rope", "embedding")
 
 
 @dataclass
-class Wanted:
+class StepNeeds:
     """What the steps of a phase need."""
 
     sums: dict[Place, Sum] = field(default_factory=dict)  # of each kernel, in a mean step
@@ -77,58 +77,61 @@ class Wanted:
 
     def notes(self, phase: str) -> list[str]:
         """What the reader must know about it."""
-        said = []
+        sentences = []
         if large := [name for name, size in self.nobody.most_common() if size >= _LARGE]:
-            said.append(
+            sentences.append(
                 f"Which kernels of {phase} steps read the weights of {', '.join(large)} is not "
                 "proven: these weights count in the sum of the floors only."
             )
         if self.expected:
-            said.append(
+            sentences.append(
                 f"Which experts the tokens of {phase} steps chose was not recorded: only as many "
                 "are counted as they need if all choose the same."
             )
-        return said
+        return sentences
 
 
-def wanted_of(
-    groups: Sequence[Group],
+def step_needs(
+    groups: Sequence[StepGroup],
     launches: Mapping[int, Sequence[Launch]],
     weights: Sequence[Weights],
     shape: Shape,
     drafter: Sequence[Weights] = (),
-) -> Wanted:
+) -> StepNeeds:
     """What the steps of those groups need, and of which kernels; `drafter` are its own weights."""
-    wanted = Wanted()
+    needs = StepNeeds()
     for group in groups:
         every = launches[group.step]  # a drafter's reading of a head is none of the model's
-        ran, drafts = [run for run in every if not run.drafts], [run for run in every if run.drafts]
-        works = _works(weights, ran, group.load, shape)
-        streamed = wanted.streamed[round(group.load.tokens)] = {}
-        done = set()
+        model_launches, drafts = (
+            [run for run in every if not run.drafts],
+            [run for run in every if run.drafts],
+        )
+        works = _works(weights, model_launches, group.load, shape)
+        streamed = needs.streamed[round(group.load.tokens)] = {}
+        attributed = set()
         drafted = drafted_work(drafts, (*weights, *drafter), group.load, shape)
-        for place, work, share, basis in (*attributed_work(ran, works), *drafted):
-            wanted.sums.setdefault(place, Sum()).add(work, share * group.share, basis)
+        for place, work, share, basis in (*attributed_work(model_launches, works), *drafted):
+            needs.sums.setdefault(place, Sum()).add(work, share * group.share, basis)
             streamed[place] = streamed.get(place, 0.0) + work.need.streamed * share
-            done.add(id(work))
-        pointed = any(launch.reads for launch in ran)
+            attributed.add(id(work))
+        pointed = any(launch.reads for launch in model_launches)
         for work in works:
-            wanted.expected |= work.need.expected
+            needs.expected |= work.need.expected
             # Work that no kernel was found for still has to be done; where addresses were
             # recorded, a weight that no kernel points to may be none of this step's.
-            if id(work) not in done and not (pointed and work.weights):
-                wanted.nobody[work.component] += round(work.need.streamed * group.share)
-    return wanted
+            if id(work) not in attributed and not (pointed and work.weights):
+                needs.nobody[work.component] += round(work.need.streamed * group.share)
+    return needs
 
 
 def _works(
     weights: Sequence[Weights], launches: Sequence[Launch], load: Load, shape: Shape
-) -> list[Work]:
+) -> list[LayerWork]:
     works = [reading(entry, load, shape) for entry in weights]
     width = shape.hidden * shape.activation_bytes
     norms = Counter(w.layer for w in weights if w.component == "norm" and w.bytes >= width)
-    ran = ((run.component, run.layer) for run in launches if run.proven)
-    for component, layer in dict.fromkeys(ran):
+    proven = ((run.component, run.layer) for run in launches if run.proven)
+    for component, layer in dict.fromkeys(proven):
         if component == "attention" and layer >= 0 and shape.kv_elements:
             works += attention(layer, load, shape)
         elif component == "ssm" and layer >= 0 and shape.state_bytes:
@@ -157,7 +160,7 @@ def roofline_of(
     drafter = weights_of_tensors(bundle.frame("tensors", rank), tied=False, drafter=True)
     ceilings = ceilings_of(*device_of(facts), measured)
     reading_us = 1e6 / ceilings.bandwidth.value if ceilings.bandwidth else None
-    known = {(row.component, row.name): row for row in kernels}
+    kernel_rows = {(row.component, row.name): row for row in kernels}
     phases: list[RooflinePhase] = []
     streamed: tuple[StreamedWeights, ...] = ()
     for phase, counted, step_us, per_step in (
@@ -167,21 +170,23 @@ def roofline_of(
         groups = groups_of(steps, phase)
         if not groups:
             continue
-        ran = launches_of(placed, [group.step for group in groups], bundle.frame("modules", rank))
-        wanted = wanted_of(groups, ran, weights, shape, drafter)
+        launches = launches_of(
+            placed, [group.step for group in groups], bundle.frame("modules", rank)
+        )
+        needs = step_needs(groups, launches, weights, shape, drafter)
         count = int((steps["phase"] == phase).sum())
         times = sums[(sums["phase"] == phase).to_numpy()]
-        moved = _moved(bundle.frame("metrics", rank), count, times, wanted, counted)
+        moved = _moved(bundle.frame("metrics", rank), count, times, needs, counted)
         ms_per_us = per_step / 1e3 if per_step else None
-        rows = rows_of(times, count, wanted.sums, known, moved, ceilings, ms_per_us)
-        nobody = sum(wanted.nobody.values())
+        rows = rows_of(times, count, needs.sums, kernel_rows, moved, ceilings, ms_per_us)
+        nobody = sum(needs.nobody.values())
         unplaced = tuple(
             UnplacedFloor(component, size * reading_us)
-            for component, size in wanted.nobody.most_common()
+            for component, size in needs.nobody.most_common()
             if size and reading_us
         )
         sizes: dict[str, Any] = totals(rows, unplaced, nobody)
-        found = RooflinePhase(
+        roofline_phase = RooflinePhase(
             phase=phase,
             steps=count,
             tokens=sum(group.load.tokens * group.share for group in groups),
@@ -189,12 +194,12 @@ def roofline_of(
             kernels_us=float(times["us"].sum()),
             rows=rows,
             unplaced=unplaced,
-            notes=tuple(wanted.notes(phase)),
+            notes=tuple(needs.notes(phase)),
             **sizes,
         )
-        phases.append(found)
+        phases.append(roofline_phase)
         if phase == "decode":
-            streamed = _streamed(weights, groups, shape, found.streamed_bytes)
+            streamed = _streamed(weights, groups, shape, roofline_phase.streamed_bytes)
     if not phases:
         return None
     if ceilings.bandwidth is None and any(phase.needed_bytes for phase in phases):
@@ -211,14 +216,14 @@ def streamed_weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weig
     facts = bundle.facts(rank)
     config = mapping_in(facts, "model_config")
     if len(layers) or len(tensors):
-        found = weights_of_tensors(tensors, shape.tied) or weights_of(layers, shape.tied, config)
-        if any(w.among_experts for w in found) and not (shape.experts and shape.chosen):
-            return found, [
+        streamed = weights_of_tensors(tensors, shape.tied) or weights_of(layers, shape.tied, config)
+        if any(w.among_experts for w in streamed) and not (shape.experts and shape.chosen):
+            return streamed, [
                 "How many experts a token is sent to is not known: all of them are counted."
             ]
-        return found, []
-    if found := derived_weights(config, ranks_of(facts, "tensor")):
-        return found, [
+        return streamed, []
+    if streamed := derived_weights(config, ranks_of(facts, "tensor")):
+        return streamed, [
             "Nobody looked into the live model: sizes of weights are derived from its "
             "configuration, not seen."
         ]
@@ -229,7 +234,7 @@ def _moved(
     metrics: pd.DataFrame,
     steps: int,
     times: pd.DataFrame,
-    wanted: Wanted,
+    needs: StepNeeds,
     counters: Counters | None,
 ) -> dict[Place, Moved]:
     """What kernels really read: sampled in the run, else measured alone."""
@@ -237,16 +242,16 @@ def _moved(
     columns = (times[name] for name in ("component", "role", "name", "calls"))
     for *place, count in zip(*columns, strict=True):
         calls[Place(*map(str, place))] += int(count)
-    each = {
-        place: found.streamed * steps / calls[place]
-        for place, found in wanted.sums.items()
+    bytes_of_call = {
+        place: total.streamed * steps / calls[place]
+        for place, total in needs.sums.items()
         if calls.get(place)
     }
-    return by_single_kernels(metrics, each) | by_sampling(counters, wanted.streamed, calls)
+    return by_single_kernels(metrics, bytes_of_call) | by_sampling(counters, needs.streamed, calls)
 
 
 def _streamed(
-    weights: Sequence[Weights], groups: Sequence[Group], shape: Shape, total: float
+    weights: Sequence[Weights], groups: Sequence[StepGroup], shape: Shape, total: float
 ) -> tuple[StreamedWeights, ...]:
     sizes: dict[tuple[str, str, bool], float] = defaultdict(float)
     parts: dict[tuple[str, str, bool], str] = {}

@@ -89,7 +89,7 @@ def weights_of(layers: pd.DataFrame, tied: bool, config: Mapping[str, Any]) -> l
     columns = ["path", "layer", "component", "quant_method", "kernel", "weight_dtype", "bytes"]
     rows = layers[[*columns, "parameters"]].itertuples(index=False, name=None)
     tied &= not (layers["component"] == "lm_head").any()
-    found: list[Weights] = []
+    weights: list[Weights] = []
     for path, layer, component, method, kernel, dtype, size, parameters in rows:
         if size > 0 and (owner := _owner(component, path, tied)):
             tied &= component != LOOKED_UP
@@ -97,8 +97,8 @@ def weights_of(layers: pd.DataFrame, tied: bool, config: Mapping[str, Any]) -> l
             bits = 4 if _FOUR_BITS.search(how) and not _EIGHT_BITS.search(how) else 8
             for part in _parts(owner, layer, path, int(size), str(dtype), parameters, bits):
                 form = schemes.of_engine(path)[0] if part.quantized else ""
-                found.append(replace(part, dtype=form) if (bits_of(form) or 16) < 16 else part)
-    return found
+                weights.append(replace(part, dtype=form) if (bits_of(form) or 16) < 16 else part)
+    return weights
 
 
 def _owner(component: str, path: str, tied: bool, *, drafter: bool = False) -> str:
@@ -113,7 +113,7 @@ def _owner(component: str, path: str, tied: bool, *, drafter: bool = False) -> s
 def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
     """The same from a model's configuration, shared out by so many ranks."""
     read = Config(config)
-    found: dict[tuple[str, int, int], Weights] = {}
+    weights: dict[tuple[str, int, int], Weights] = {}
     for module in derived_modules(read, schemes_of(mapping_in(config, "quantization_config"))):
         path, tied = module.path, read.flag("tie_word_embeddings")
         component = _owner(place_of(path, 0).component, path, tied)
@@ -123,14 +123,14 @@ def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
         # vLLM runs what reads the same input as one product.
         new = Weights(component, layer_of(path), path.rpartition(".")[2], 0, 0, module.format)
         key = (component, new.layer, new.order)
-        before = found.get(key, new)
-        found[key] = replace(
+        before = weights.get(key, new)
+        weights[key] = replace(
             before,
             bytes=before.bytes + round(module.bytes / share),
             elements=before.elements + module.parameters // share,
             dtype=module.format,
         )
-    return list(found.values())
+    return list(weights.values())
 
 
 def _multiplies(component: str, leaf: str) -> bool:
@@ -150,13 +150,13 @@ def _parts(
     if leaf in groups or len(groups) < 2:
         groups = {leaf: tensors}
     for what, members in groups.items():
-        taken = sum(taken for _, taken, _ in members) if what != leaf else size
+        part_bytes = sum(part_bytes for _, part_bytes, _ in members) if what != leaf else size
         elements = sum(elements for _, _, elements in members)
         if not tensors:
             # Nothing says how many numbers: as many as the bytes hold.
             elements = size * 8 // (_ELEMENT_BITS.get(dtype, 16) if dtype in _WIDE else bits)
         elements = elements if _multiplies(component, leaf) else 0
-        yield Weights(component, layer, what, taken, elements, dtype, path)
+        yield Weights(component, layer, what, part_bytes, elements, dtype, path)
 
 
 def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
@@ -193,20 +193,20 @@ def weights_of_tensors(
         parts = np.array([part_of(str(path)) == DRAFTER for path in tensors["module"]], bool)
         shared = tensors["address"].isin(tensors.loc[~parts, "address"])
         tensors = tensors[parts & ~shared.to_numpy()]
-    own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["bytes"] > 0).to_numpy()]
-    stored = stored_as(own)
-    tied &= not (own["component"] == "lm_head").any()
+    streamed = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["bytes"] > 0).to_numpy()]
+    stored = stored_as(streamed)
+    tied &= not (streamed["component"] == "lm_head").any()
     owners = [
         _owner(*of, tied, drafter=drafter)
-        for of in zip(own["component"], own["module"], strict=True)
+        for of in zip(streamed["component"], streamed["module"], strict=True)
     ]
-    own = own.assign(owner=owners)
-    own = own[own["owner"] != ""].drop_duplicates(["address", "bytes"])
+    streamed = streamed.assign(owner=owners)
+    streamed = streamed[streamed["owner"] != ""].drop_duplicates(["address", "bytes"])
     names = ["owner", "module", "name", "layer", "bytes", "shape", "dtype", "format"]
-    rows: Iterator[tuple[Any, ...]] = own[names].itertuples(name=None)
-    found = []
+    rows: Iterator[tuple[Any, ...]] = streamed[names].itertuples(name=None)
+    weights = []
     for number, component, module, name, layer, size, sides, dtype, form in rows:
-        leaf, kept = module.rpartition(".")[2], stored.get(module, dtype)
+        leaf, weight_format = module.rpartition(".")[2], stored.get(module, dtype)
         part = OF_EXPERTS.search(name) if component == "experts" else None
         # What lies between the rows of a view is not its own.
         count = _count(sides)
@@ -217,19 +217,23 @@ def weights_of_tensors(
         bits = bits_of(form) or (8 if "int" in dtype else _ELEMENT_BITS.get(dtype, 8))
         elements = int(size) * 8 // bits if factor else 0
         what = part[1] if part else leaf
-        found.append(
-            Weights(component, int(layer), what, int(size), elements, kept, module, int(number))
+        weights.append(
+            Weights(
+                component, int(layer), what, int(size), elements, weight_format, module, int(number)
+            )
         )
-    return found
+    return weights
 
 
 def stored_as(tensors: pd.DataFrame) -> dict[str, str]:
     """The format of each module's largest weight, scales left out; its type where none is known."""
-    own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["format"] != "scale")]
-    own = own.sort_values("bytes", ascending=False, kind="stable").drop_duplicates("module")
+    weights = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["format"] != "scale")]
+    weights = weights.sort_values("bytes", ascending=False, kind="stable").drop_duplicates("module")
     return {
         str(module): str(form or dtype)
-        for module, form, dtype in zip(own["module"], own["format"], own["dtype"], strict=True)
+        for module, form, dtype in zip(
+            weights["module"], weights["format"], weights["dtype"], strict=True
+        )
     }
 
 

@@ -48,11 +48,11 @@ def shapes_of(
     facts = bundle.facts(rank)
     gpu, config = mapping_in(facts, "gpu"), Config(mapping_in(facts, "model_config"))
     name, capability = device_of(facts)
-    known = find_gpu(name, capability)
+    sheet = find_gpu(name, capability)
     count = gpu.get("multiprocessors") or 0
     if not 0 < count < 1 << 16:  # a foreign trace may have any number there
-        count = known.multiprocessors if known else None
-    capability = capability or (known.compute_capability if known else "")
+        count = sheet.multiprocessors if sheet else None
+    capability = capability or (sheet.compute_capability if sheet else "")
     limits = SM_LIMITS.get(capability)
     notes = []
     if count is None:
@@ -88,29 +88,29 @@ def _row(
     achieved: Mapping[tuple[str, str], float | None],
 ) -> ShapeRow:
     blocks, threads = _product(launch.grid), _product(launch.block)
-    held: Occupancy | None = None
+    occupancy: Occupancy | None = None
     if limits:
-        held = occupancy_of(limits, threads, int(launch.registers), int(launch.shared_bytes))
+        occupancy = occupancy_of(limits, threads, int(launch.registers), int(launch.shared_bytes))
     waves = busy = None
     if multiprocessors and blocks:
         # Whatever a block needs: fewer blocks than multiprocessors leave some of them idle.
-        if held:
-            places = multiprocessors * held.blocks
+        if occupancy:
+            places = multiprocessors * occupancy.blocks
             waves, busy = blocks / places, busy_share(blocks, places, multiprocessors)
         elif blocks < multiprocessors:
             busy = blocks / multiprocessors
     tile = tile_of(launch.name)
     used, expected = _rows_used(tile, launch.name, launch.component, float(launch.tokens), config)
-    known = launch._asdict()
-    ns = known.pop("ns")
+    columns = launch._asdict()
+    ns = columns.pop("ns")
     return ShapeRow(
-        **known,
+        **columns,
         us=ns / 1e3,
         share=ns / whole,
         blocks=blocks,
         waves=waves,
         busy=busy,
-        occupancy=held,
+        occupancy=occupancy,
         achieved=achieved.get((launch.name, launch.component)),
         tile=tile,
         rows_used=used,
@@ -229,7 +229,7 @@ def launches_of(
     step = positions(counted.index.to_numpy(), kernels["step"].to_numpy())
     copies = copies_in(kernels)
     mine = np.flatnonzero((step >= 0) & ~copies)
-    found = pd.DataFrame(
+    launches = pd.DataFrame(
         {
             "name": kernels["name"].array[mine],
             "component": kernels["component"].array[mine],
@@ -239,8 +239,10 @@ def launches_of(
     took = (kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy())[mine]
     tokens = counted["decode_tokens"].to_numpy(np.float64)[step[mine]]
     looked_at = len(place) / max(len(placed), 1)
-    alike = found.assign(ns=took, tokens=tokens).groupby(list(found), observed=True, sort=False)
-    rows = alike.agg(ns=("ns", "sum"), calls=("ns", "size"), tokens=("tokens", "mean"))
+    of_shape = launches.assign(ns=took, tokens=tokens).groupby(
+        list(launches), observed=True, sort=False
+    )
+    rows = of_shape.agg(ns=("ns", "sum"), calls=("ns", "size"), tokens=("tokens", "mean"))
     return _exact(rows.reset_index(), sums[sums["phase"] == phase]), looked_at
 
 
@@ -248,11 +250,11 @@ def _exact(looked_at: pd.DataFrame, sums: pd.DataFrame) -> pd.DataFrame:
     """The same with the time and calls that each kernel has over all rows."""
     keys = ["name", "component"]
     whole = sums.astype(dict.fromkeys(keys, str)).groupby(keys)[["ns", "calls"]].sum()
-    found = looked_at.astype(dict.fromkeys(keys, str)).reset_index(drop=True)
-    seen = found.groupby(keys)[["ns", "calls"]].transform("sum")
-    known = whole.reindex(pd.MultiIndex.from_frame(found[keys])).reset_index(drop=True)
+    launches = looked_at.astype(dict.fromkeys(keys, str)).reset_index(drop=True)
+    sampled = launches.groupby(keys)[["ns", "calls"]].transform("sum")
+    whole_of_row = whole.reindex(pd.MultiIndex.from_frame(launches[keys])).reset_index(drop=True)
     for column in ("ns", "calls"):
         # A kernel that took no time at all has none to share.
-        share = found[column] / seen[column].replace(0, 1)
-        found[column] = share * known[column].fillna(0)
-    return found.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+        share = launches[column] / sampled[column].replace(0, 1)
+        launches[column] = share * whole_of_row[column].fillna(0)
+    return launches.sort_values("ns", ascending=False, kind="stable", ignore_index=True)

@@ -229,7 +229,7 @@ class _Symbol:
 
     def __init__(self, symbol: str) -> None:
         self._text, self._at = symbol, len("_Z")
-        self.seen: list[_Node] = []  # what may be referred to, in order
+        self.substitutions: list[_Node] = []  # what may be referred to, in order
 
     def name(self) -> _Node:
         """A name with its template arguments; each of its beginnings can be referred to."""
@@ -241,15 +241,15 @@ class _Symbol:
             if node and self._next("I"):
                 node = self._keep(_Node(node.name, self._arguments()))
             elif (nested or not node) and (length := self._next("[0-9]{1,4}")):
-                node = self._keep(self._written(length))
+                node = self._keep(self._source_name(length))
             elif node and not nested:
                 return node
             elif not node and self._next("St"):
-                node = self._keep(self._written(self._next("[0-9]{1,4}")))
-            elif not node and (found := self._next("S[0-9A-Z]{0,4}_")):
-                node = self.seen[int(found[1:-1], 36) + 1 if found[1:-1] else 0]
-            elif not node and (found := self._next("T[0-9]{0,3}_")):
-                node = self._keep(_Node(found))
+                node = self._keep(self._source_name(self._next("[0-9]{1,4}")))
+            elif not node and (reference := self._next("S[0-9A-Z]{0,4}_")):
+                node = self.substitutions[int(reference[1:-1], 36) + 1 if reference[1:-1] else 0]
+            elif not node and (reference := self._next("T[0-9]{0,3}_")):
+                node = self._keep(_Node(reference))
             else:
                 # Cut short, or with what no kernel's name needs.
                 raise ValueError
@@ -271,12 +271,12 @@ class _Symbol:
         return self.name()
 
     def _arguments(self) -> tuple[_Node, ...]:
-        found = []
+        arguments = []
         while not self._next("E"):
-            found.append(self._argument())
-        return tuple(found)
+            arguments.append(self._argument())
+        return tuple(arguments)
 
-    def _written(self, length: str) -> _Node:
+    def _source_name(self, length: str) -> _Node:
         begin, self._at = self._at, self._at + int(length)
         return _Node(self._text[begin : self._at])
 
@@ -286,7 +286,7 @@ class _Symbol:
         return match[0] if match else ""
 
     def _keep(self, node: _Node) -> _Node:
-        self.seen.append(node)
+        self.substitutions.append(node)
         return node
 
 
@@ -308,7 +308,7 @@ def _cutlass_tile(symbol: str) -> Tile | None:
         read.name()
     except (ValueError, IndexError, RecursionError):
         return None
-    epilogues = (node for node in read.seen if node.name == "CollectiveEpilogue")
+    epilogues = (node for node in read.substitutions if node.name == "CollectiveEpilogue")
     arguments = _flat(next((node for node in epilogues if node.arguments), _Node("")))
     if len(symbol) > _LONGEST or len(arguments) <= _RESULT_STRIDE:
         return None
@@ -325,7 +325,11 @@ def _cutlass_tile(symbol: str) -> Tile | None:
 
 def _flat(node: _Node) -> list[_Node]:
     """Its arguments, those of a pack among them."""
-    return [part for each in node.arguments for part in ((each,) if each.name else each.arguments)]
+    return [
+        part
+        for argument in node.arguments
+        for part in ((argument,) if argument.name else argument.arguments)
+    ]
 
 
 def _constants(node: _Node) -> list[int | None]:

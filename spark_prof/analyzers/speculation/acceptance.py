@@ -33,11 +33,11 @@ def drafts_of(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["proposed"].between(0, MOST)]
     batch = steps.drop_duplicates("key").set_index("key")["decode_requests"]
     rows = rows.assign(batch=rows["key"].map(batch).fillna(-1).astype(np.int64))
-    own = rows["batch"] >= 0
-    return rows[own] if own.any() else rows
+    in_steps = rows["batch"] >= 0
+    return rows[in_steps] if in_steps.any() else rows
 
 
-def known(rows: pd.DataFrame) -> pd.DataFrame:
+def with_outcome(rows: pd.DataFrame) -> pd.DataFrame:
     """Those of which it is known what was accepted."""
     return rows[rows["accepted"] >= 0]
 
@@ -48,11 +48,11 @@ def positions_of(rows: pd.DataFrame) -> tuple[DraftPosition, ...]:
     Of two rows with 3 drafts, 2 and 0 of which are accepted: 1 of 2, 1 of 2 and 0 of 2.
     """
     proposed, accepted = (rows[name].to_numpy(np.int64) for name in ("proposed", "accepted"))
-    found = []
+    positions = []
     for place in range(1, int(proposed.max(initial=0)) + 1):
         of, yes = int((proposed >= place).sum()), int((accepted >= place).sum())
-        found.append(DraftPosition(place, of, yes, *interval(yes, of)))
-    return tuple(found)
+        positions.append(DraftPosition(place, of, yes, *interval(yes, of)))
+    return tuple(positions)
 
 
 def interval(yes: int, of: int) -> tuple[float, float]:

@@ -152,9 +152,9 @@ def _measured(
 
 def _of_drafter(kernels: pd.DataFrame) -> Flags:
     roles = kernels["role"].astype("category")
-    own = np.array([part_of(str(role)) == DRAFTER for role in roles.cat.categories] + [False])
-    found: Flags = own[roles.cat.codes.to_numpy()]
-    return found
+    drafts = np.array([part_of(str(role)) == DRAFTER for role in roles.cat.categories] + [False])
+    flags: Flags = drafts[roles.cat.codes.to_numpy()]
+    return flags
 
 
 def _drafting(
@@ -168,9 +168,9 @@ def _drafting(
     kernels = kernels[_of_drafter(kernels)]
     span = kernels.groupby("step").agg(begin=("start_ns", "min"), end=("end_ns", "max"))
     us = ((span["end"] - span["begin"]) / 1e3).reindex(decode.index)
-    for found, by in ((us, "kernels"), (host, "host")):
-        if found is not None and found.loc[verify.index].notna().mean() >= _NEARLY_ALL:
-            return _Drafting(found.fillna(0.0), by)
+    for times, by in ((us, "kernels"), (host, "host")):
+        if times is not None and times.loc[verify.index].notna().mean() >= _NEARLY_ALL:
+            return _Drafting(times.fillna(0.0), by)
     return None
 
 
@@ -183,8 +183,8 @@ def _on_host(bundle: Bundle, rank: int, decode: pd.DataFrame) -> pd.Series | Non
     ranges = bundle.frame("ranges", rank, ["module", "step", "start_ns", "end_ns"])
     ranges = ranges[ranges["module"].isin(numbers).to_numpy()]
     took = (ranges["end_ns"] - ranges["start_ns"]) / 1e3
-    found: pd.Series = took.groupby(ranges["step"].to_numpy()).sum().reindex(decode.index)
-    return found if found.notna().any() else None
+    us: pd.Series = took.groupby(ranges["step"].to_numpy()).sum().reindex(decode.index)
+    return us if us.notna().any() else None
 
 
 def _parts(kernels: pd.DataFrame, steps: int) -> tuple[DraftPart, ...]:
@@ -192,7 +192,7 @@ def _parts(kernels: pd.DataFrame, steps: int) -> tuple[DraftPart, ...]:
     took = (kernels["end_ns"] - kernels["start_ns"]) / 1e3
     us = took.groupby(kernels["component"].astype(str).to_numpy()).sum() / steps
     rows = us.sort_values(ascending=False, kind="stable").items()
-    return tuple(DraftPart(str(name), float(each)) for name, each in rows if each > 0)
+    return tuple(DraftPart(str(name), float(part_us)) for name, part_us in rows if part_us > 0)
 
 
 def _experts_us(bundle: Bundle, rank: int, experts: pd.DataFrame, cost: DraftCost) -> float:

@@ -14,8 +14,8 @@ from spark_prof.analyzers.speculation.acceptance import (
     by_batch,
     by_context,
     drafts_of,
-    known,
     positions_of,
+    with_outcome,
 )
 from spark_prof.analyzers.speculation.draft_costs import draft_cost
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
@@ -52,11 +52,13 @@ def speculation_of(
         rows = rows[(rows["batch"] == batch).to_numpy()]
     if rows.empty:
         return None
-    settled, keys = known(rows), rows["key"].drop_duplicates()
-    told = summary.told
+    settled, keys = with_outcome(rows), rows["key"].drop_duplicates()
+    headline = summary.told
     # Where other steps were only timed, a token takes what it takes in them.
-    alone = told.screen.alone_us if told is not None and told.screen.timed_steps else None
-    method, most = _asked(bundle.facts(rank))
+    alone = (
+        headline.screen.alone_us if headline is not None and headline.screen.timed_steps else None
+    )
+    method, most = _draft_settings(bundle.facts(rank))
     return Speculation(
         method=method,
         most=most,
@@ -83,7 +85,7 @@ def _step_us(steps: pd.DataFrame, keys: pd.Series) -> dict[int, float]:
     return dict(zip(sizes, means.to_numpy(np.float64).tolist(), strict=True))
 
 
-def _asked(facts: Mapping[str, Any]) -> tuple[str, int | None]:
+def _draft_settings(facts: Mapping[str, Any]) -> tuple[str, int | None]:
     """The method and the number of drafts that the engine was started with."""
     config = mapping_in(mapping_in(facts, "engine_config"), "speculative_config")
     text = str(config.get("num_speculative_tokens") or "")

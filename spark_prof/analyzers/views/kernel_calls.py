@@ -60,28 +60,28 @@ def facts_of(
     roofline = report.roofline
     phases = {phase.phase: phase for phase in roofline.phases} if roofline else {}
     # Where all steps count, the floors of decode say most.
-    wanted = ("decode", *phases) if kind.phase == "all" else (kind.phase,)
-    phase = next((phases[name] for name in wanted if name in phases), None)
+    phases_named = ("decode", *phases) if kind.phase == "all" else (kind.phase,)
+    phase = next((phases[name] for name in phases_named if name in phases), None)
     floors = together(phase.rows) if phase else {}
     steps = kind.steps or 1
-    own = sums[sums["phase"] == kind.phase].groupby(["name", "component"], observed=True)
-    typical = own[["step_calls", "us"]].sum().itertuples(name=None)
+    of_phase_rows = sums[sums["phase"] == kind.phase].groupby(["name", "component"], observed=True)
+    typical = of_phase_rows[["step_calls", "us"]].sum().itertuples(name=None)
     of_phase = {key: (calls, us) for key, calls, us in typical}
-    found = []
+    kernels = []
     for row in report.kernels:
         key = row.name, row.component
         mean = (row.calls / steps, row.us / steps) if kind.phase == "all" else None
         if figures := mean or of_phase.get(key):
             calls, us = figures
             floor = floors.get(key)
-            found.append(KernelFacts(places[row.name], row, kind.phase, calls, us, 0.0, floor))
-    a_step = sum(entry.us for entry in found) or 1.0
-    found = [replace(entry, share=entry.us / a_step) for entry in found]
-    return tuple(sorted(found, key=lambda entry: -entry.us))
+            kernels.append(KernelFacts(places[row.name], row, kind.phase, calls, us, 0.0, floor))
+    a_step = sum(entry.us for entry in kernels) or 1.0
+    kernels = [replace(entry, share=entry.us / a_step) for entry in kernels]
+    return tuple(sorted(kernels, key=lambda entry: -entry.us))
 
 
 def search(
-    found: Sequence[KernelFacts],
+    kernels: Sequence[KernelFacts],
     text: str = "",
     engine: str = "",
     precision: str = "",
@@ -95,19 +95,19 @@ def search(
 
     def fits(facts: KernelFacts) -> bool:
         row = facts.row
-        told = (
+        texts = (
             row.name, kernel_id(row.name), row.component, facts.role, *row.roles,
             row.conversion or "",
         )  # fmt: skip
-        known = " ".join(told).casefold()
+        searched = " ".join(texts).casefold()
         return (
             engine in ("", row.engine)
             and precision in ("", row.precision)
             and component in ("", row.component)
-            and all(word in known for word in words)
+            and all(word in searched for word in words)
         )
 
-    return tuple(facts for facts in found if fits(facts))
+    return tuple(facts for facts in kernels if fits(facts))
 
 
 _MOST_CALLS = 2_000_000
@@ -189,14 +189,14 @@ def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCa
     step = positions(steps["step"].to_numpy(), kernels.step[rows])
     rows, step = rows[step >= 0], step[step >= 0]
     every = max(1, -(-len(rows) // _MOST_CALLS))
-    seen = rows[::every]
+    thinned = rows[::every]
     return KernelCalls(
         all=len(rows),
-        took_ns=kernels.end_ns[seen] - kernels.start_ns[seen],
+        took_ns=kernels.end_ns[thinned] - kernels.start_ns[thinned],
         step=step[::every],
-        layer=kernels.layer[seen],
-        component=kernels.component[seen],
-        launch=kernels.launch[seen],
+        layer=kernels.layer[thinned],
+        component=kernels.component[thinned],
+        launch=kernels.launch[thinned],
     )
 
 

@@ -87,7 +87,7 @@ def columns_of(
 def _used(names: pd.Series) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
     """The place of each row's name among those that occur, and which these are."""
     code = names.cat.codes.to_numpy()
-    known = names.cat.categories
-    occurs = np.bincount(code, minlength=len(known)) > 0
+    categories = names.cat.categories
+    occurs = np.bincount(code, minlength=len(categories)) > 0
     place = (np.cumsum(occurs) - 1).astype(np.int32)
-    return place[code], tuple(map(str, known[occurs]))
+    return place[code], tuple(map(str, categories[occurs]))

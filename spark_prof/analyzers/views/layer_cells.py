@@ -67,36 +67,36 @@ def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
     took = kernels.end_ns[rows] - kernels.start_ns[rows]
     cells = np.flatnonzero(np.bincount(code))
     every = max(1, -(-len(steps) * len(cells) // _MOST_ENTRIES))
-    kept = np.arange(0, len(steps), every)
+    sampled = np.arange(0, len(steps), every)
     place = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     place[cells] = np.arange(len(cells))
-    own = step % every == 0
-    entry = place[code[own]] * len(kept) + step[own] // every
-    ns = np.bincount(entry, took[own], len(cells) * len(kept))
+    in_sample = step % every == 0
+    entry = place[code[in_sample]] * len(sampled) + step[in_sample] // every
+    ns = np.bincount(entry, took[in_sample], len(cells) * len(sampled))
     return StepCells(
         layer=(cells // len(COMPONENTS) - 1).astype(np.int16),
         component=(cells % len(COMPONENTS)).astype(np.uint8),
-        steps=kept,
-        ns=ns.astype(np.float64, copy=False).reshape(len(cells), len(kept)),
+        steps=sampled,
+        ns=ns.astype(np.float64, copy=False).reshape(len(cells), len(sampled)),
     )
 
 
-def of_steps(found: StepCells, chosen: Flags) -> Floats:
+def of_steps(cells: StepCells, chosen: Flags) -> Floats:
     """The times of the chosen ones of the kept steps, a row a cell, in nanoseconds."""
-    mask = chosen[found.steps]
-    return found.ns if mask.all() else found.ns[:, mask]
+    mask = chosen[cells.steps]
+    return cells.ns if mask.all() else cells.ns[:, mask]
 
 
-def cell_times(found: StepCells, chosen: Flags) -> CellTimes:
+def cell_times(cells: StepCells, chosen: Flags) -> CellTimes:
     """How long the chosen steps spend in each cell; a cell in which none spends any is left out."""
-    us = of_steps(found, chosen) / 1e3
+    us = of_steps(cells, chosen) / 1e3
     mean = us.mean(axis=1) if us.shape[1] else np.zeros(len(us))
     some = mean > 0
     at = _percentiles(us[some], (10, 50, 90, 99))
     return CellTimes(
         steps=us.shape[1],
-        layer=tuple(found.layer[some].tolist()),
-        component=tuple(COMPONENTS[place] for place in found.component[some].tolist()),
+        layer=tuple(cells.layer[some].tolist()),
+        component=tuple(COMPONENTS[place] for place in cells.component[some].tolist()),
         mean_us=mean[some],
         median_us=at[1],
         p99_us=at[3],
@@ -108,8 +108,8 @@ def _percentiles(rows: Floats, at: tuple[int, ...]) -> Floats:
     if not rows.size:
         return np.zeros((len(at), len(rows)))
     parts = np.array_split(rows, min(len(rows), 8))
-    found = at_once(*(partial(np.percentile, part, at, axis=1) for part in parts))
-    return np.concatenate(found, axis=1)
+    percentiles = at_once(*(partial(np.percentile, part, at, axis=1) for part in parts))
+    return np.concatenate(percentiles, axis=1)
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ def kernels_of_cell(
     component: str,
 ) -> tuple[CellKernel, ...]:
     """The kernels that the chosen steps run in a cell, what takes the most time first."""
-    wanted = COMPONENTS.index(component)
+    number = COMPONENTS.index(component)
     rows, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
-    rows = rows[(kernels.layer[rows] == layer) & (kernels.component[rows] == wanted)]
+    rows = rows[(kernels.layer[rows] == layer) & (kernels.component[rows] == number)]
     if not len(rows):
         return ()
     table = call_times(
@@ -142,8 +142,8 @@ def kernels_of_cell(
     )
     whole = float(table["us"].sum()) or 1.0
     count = int(chosen.sum())
-    found = [
+    cell_kernels = [
         CellKernel(int(name), calls / count, us / count, us / whole, median, p99)
         for name, median, p99, calls, us in table.itertuples(name=None)
     ]
-    return tuple(sorted(found, key=lambda kernel: (-kernel.us, kernel.name)))
+    return tuple(sorted(cell_kernels, key=lambda kernel: (-kernel.us, kernel.name)))

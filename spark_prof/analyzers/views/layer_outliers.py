@@ -31,7 +31,7 @@ _OFTEN = 0.1  # a kernel that fewer of the steps call does not make a cell anoth
 
 
 @dataclass(frozen=True)
-class Part:
+class CellPart:
     """What one kernel does in a cell, in a mean step."""
 
     name: int
@@ -39,7 +39,7 @@ class Part:
     us: float
 
 
-Makeups = dict[tuple[int, str], tuple[Part, ...]]
+Makeups = dict[tuple[int, str], tuple[CellPart, ...]]
 """Of each cell, by layer (-1 for none) and component, the kernels with the most time first."""
 
 
@@ -49,17 +49,17 @@ def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: Flags) -> Makeu
     number, first = combined(kernels.layer[rows], kernels.component[rows], kernels.name[rows])
     took = np.bincount(number, kernels.end_ns[rows] - kernels.start_ns[rows])
     count = int(chosen.sum())
-    parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
+    parts: dict[tuple[int, str], list[CellPart]] = defaultdict(list)
     for row, calls, ns in zip(rows[first], np.bincount(number), took, strict=True):
-        part = Part(int(kernels.name[row]), int(calls) / count, float(ns) / 1e3 / count)
+        part = CellPart(int(kernels.name[row]), int(calls) / count, float(ns) / 1e3 / count)
         parts[int(kernels.layer[row]), COMPONENTS[kernels.component[row]]].append(part)
     return {
-        cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
-        for cell, found in parts.items()
+        cell: tuple(sorted(cell_parts, key=lambda part: (-part.us, part.name)))
+        for cell, cell_parts in parts.items()
     }
 
 
-def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
+def layers_by_kernels(cells: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
     """Of each component, layers that run the same kernels equally often, the most first.
 
     So layers with sliding and with full attention are alike in their experts where their attention
@@ -67,10 +67,12 @@ def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
     """
     for component in COMPONENTS:
         groups: dict[frozenset[tuple[int, int]], list[int]] = defaultdict(list)
-        for layer in sorted(layer for layer, of in found if of == component and layer >= 0):
-            parts = found[layer, component]
-            own = frozenset((p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN)
-            groups[own].append(layer)
+        for layer in sorted(layer for layer, of in cells if of == component and layer >= 0):
+            parts = cells[layer, component]
+            kernels = frozenset(
+                (p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN
+            )
+            groups[kernels].append(layer)
         if groups:
             yield component, sorted(groups.values(), key=lambda group: -len(group))
 
@@ -91,7 +93,7 @@ _MAD_EFFICIENCY = 0.5
 
 
 @dataclass(frozen=True)
-class Group:
+class LayerGroup:
     """Layers that are alike in a component, and their median over the steps in microseconds."""
 
     component: str
@@ -100,7 +102,7 @@ class Group:
     middle_us: float
 
     @classmethod
-    def of(cls, component: str, layers: Sequence[int], ns: Floats) -> Group:
+    def of(cls, component: str, layers: Sequence[int], ns: Floats) -> LayerGroup:
         """The layers of which each has a row of times in the steps."""
         us = np.median(ns, axis=1) / 1e3
         return cls(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
@@ -112,7 +114,7 @@ class OutlierCell:
 
     layer: int
     us: float
-    like: Group
+    like: LayerGroup
     scale: float  # by how many times the expected scatter it is away, below 0 where it is faster
 
     @property
@@ -127,11 +129,11 @@ class OutlierCell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LayerComparison:
     """What comparing the layers found."""
 
     outliers: tuple[OutlierCell, ...]  # those that take the most time more or less first
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
     tested: int
     untested: int  # cells that were not, as they have too few like them
     threshold: float  # of `OutlierCell.scale` in the largest group
@@ -139,7 +141,7 @@ class Comparison:
     enough_steps: bool
 
 
-def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparison:
+def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> LayerComparison:
     """Finds the layers that are outliers in the chosen steps."""
     ns = of_steps(cells, chosen)
     places = zip(cells.layer.tolist(), cells.component.tolist(), strict=True)
@@ -147,33 +149,42 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparis
     steps = ns.shape[1]
     enough = steps >= _FEWEST_STEPS
     if not steps:
-        return Comparison((), (), 0, 0, math.inf, 0, enough)
-    held: list[_Held] = []
-    groups: list[Group] = []
+        return LayerComparison((), (), 0, 0, math.inf, 0, enough)
+    pairs: list[_GroupPair] = []
+    groups: list[LayerGroup] = []
     untested = 0
-    for component, found in alike(makeup):
-        times = [ns[[row[layer, component] for layer in layers]] for layers in found]
-        own = [Group.of(component, *pair) for pair in zip(found, times, strict=True)]
-        groups += own
-        for place, layers in enumerate(found):
+    for component, layer_groups in layers_by_kernels(makeup):
+        times = [ns[[row[layer, component] for layer in layers]] for layers in layer_groups]
+        component_groups = [
+            LayerGroup.of(component, *pair) for pair in zip(layer_groups, times, strict=True)
+        ]
+        groups += component_groups
+        for place, layers in enumerate(layer_groups):
             few = len(layers) < _FEWEST_LAYERS
-            against = 0 if few and len(layers) <= _FEW * len(found[0]) else place
-            if len(found[against]) < _FEWEST_LAYERS or not enough:
+            against = 0 if few and len(layers) <= _FEW * len(layer_groups[0]) else place
+            if len(layer_groups[against]) < _FEWEST_LAYERS or not enough:
                 untested += len(layers)
             else:
-                held.append(_Held(own[against], own[place], times[against], times[place]))
-    tested = sum(len(entry.own.layers) for entry in held)
+                pairs.append(
+                    _GroupPair(
+                        component_groups[against],
+                        component_groups[place],
+                        times[against],
+                        times[place],
+                    )
+                )
+    tested = sum(len(entry.group.layers) for entry in pairs)
     # The usual scatter of layers that are alike, as a share of their time.
-    pooled = float(np.median([entry.mad / entry.level if entry.level else 0.0 for entry in held]
+    pooled = float(np.median([entry.mad / entry.level if entry.level else 0.0 for entry in pairs]
                              or [0.0]))  # fmt: skip
-    outliers = [cell for entry in held for cell in entry.outliers(tested, pooled)]
-    most = max((len(entry.like.layers) for entry in held), default=0)
-    return Comparison(
+    outliers = [cell for entry in pairs for cell in entry.outliers(tested, pooled)]
+    most = max((len(entry.like.layers) for entry in pairs), default=0)
+    return LayerComparison(
         outliers=tuple(sorted(outliers, key=lambda cell: -abs(cell.us - cell.like.middle_us))),
         groups=tuple(groups),
         tested=tested,
         untested=untested,
-        threshold=threshold(most, tested) if held else math.inf,
+        threshold=threshold(most, tested) if pairs else math.inf,
         steps=steps,
         enough_steps=enough,
     )
@@ -189,11 +200,13 @@ def threshold(layers: int, tested: int) -> float:
     return student_quantile(1 - _FALSE_ALARMS / 2 / max(tested, 1), free)
 
 
-class _Held:
+class _GroupPair:
     """A group held against one, mostly itself; all in nanoseconds."""
 
-    def __init__(self, like: Group, own: Group, like_ns: Floats, own_ns: Floats) -> None:
-        self.like, self.own = like, own
+    def __init__(
+        self, like: LayerGroup, group: LayerGroup, like_ns: Floats, own_ns: Floats
+    ) -> None:
+        self.like, self.group = like, group
         usual = np.median(like_ns, axis=0)
         base = np.median(like_ns - usual, axis=1)
         middle = float(np.median(base))
@@ -212,7 +225,7 @@ class _Held:
         scale = np.maximum(self.error, max(self.mad, pooled * self.level, _CLOCK_NS))
         least = threshold(len(self.like.layers), tested)
         times = (self.away / scale).tolist()
-        for layer, us, scales in zip(self.own.layers, self.own.us, times, strict=True):
+        for layer, us, scales in zip(self.group.layers, self.group.us, times, strict=True):
             cell = OutlierCell(layer, us, self.like, scales)
             if abs(scales) > least and self.level and abs(cell.share) >= _LEAST_SHARE:
                 yield cell
@@ -242,12 +255,12 @@ def cause_of(outlier: OutlierCell, makeups: Makeups) -> Cause | None:
         {part.name: part for part in makeups.get((layer, outlier.component), ())}
         for layer in layers
     ]
-    nothing = Part(-1, 0.0, 0.0)
+    nothing = CellPart(-1, 0.0, 0.0)
     causes = []
-    for name in {name for own in parts for name in own}:
-        part, *others = (own.get(name, nothing) for own in parts)
-        calls = median(other.calls for other in others)
-        us = median(other.us for other in others)
+    for name in {name for layer_parts in parts for name in layer_parts}:
+        part, *peers = (layer_parts.get(name, nothing) for layer_parts in parts)
+        calls = median(other.calls for other in peers)
+        us = median(other.us for other in peers)
         kind: Literal["other", "calls", "time"] = "time"
         if abs(part.calls - calls) >= _SAME_CALLS:
             kind = "calls" if part.calls and calls else "other"

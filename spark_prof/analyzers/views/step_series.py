@@ -32,8 +32,8 @@ def thinned(
         return order
     stretch = np.arange(len(order)) * (most // 2) // len(order)
     extremes = pd.Series(value[order]).groupby(stretch).agg(["idxmin", "idxmax"])
-    kept: Int64s = order[np.unique(extremes.to_numpy())]
-    return kept
+    places: Int64s = order[np.unique(extremes.to_numpy())]
+    return places
 
 
 _SLOW = 1.5  # times the median of its like from which on a step is slow
@@ -41,7 +41,7 @@ _FEWEST = 8  # steps of a kind below which none of them is called slow
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepSeries:
     """One entry a step, in order of begin; the arrays have one length."""
 
     step: Int64s
@@ -79,7 +79,7 @@ class BatchTimes:
         return 1e6 * self.requests / self.median_us if self.median_us else 0.0
 
 
-def steps_of(table: pd.DataFrame) -> Steps:
+def steps_of(table: pd.DataFrame) -> StepSeries:
     """The steps of the table that `step_accounting.step_books` returns."""
     begin = table["begin_ns"].to_numpy(np.int64)
     requests = table["decode_requests"].to_numpy(np.int64)
@@ -89,29 +89,29 @@ def steps_of(table: pd.DataFrame) -> Steps:
     us = table["step_us"].to_numpy(np.float64)
     all_requests = requests + table["prefill_requests"].to_numpy(np.int64)
     context = table["context_tokens"].to_numpy(np.float64)
-    known = (context >= 0) & (all_requests > 0)
+    has_context = (context >= 0) & (all_requests > 0)
     # Prompts of other lengths are not alike: only steps without any, or of the same.
     groups = pd.Series(us).groupby([phase, requests, prompt])
     many = groups.transform("size").to_numpy() >= _FEWEST
-    return Steps(
+    return StepSeries(
         step=table["step"].to_numpy(np.int64),
         phase=phase.astype(np.int8),
         begin_s=(begin - begin.min(initial=np.iinfo(np.int64).max)) / 1e9 if len(begin) else us,
         us=us,
         requests=requests,
         prompt_tokens=prompt,
-        context=np.where(known, context / np.maximum(all_requests, 1), -1.0),
+        context=np.where(has_context, context / np.maximum(all_requests, 1), -1.0),
         slow=many & (us > _SLOW * groups.transform("median").to_numpy(np.float64)),
     )
 
 
-def batch_times(steps: Steps) -> tuple[BatchTimes, ...]:
+def batch_times(steps: StepSeries) -> tuple[BatchTimes, ...]:
     """Decode steps by how many requests decode in them, the smallest size first."""
-    own = steps.of("decode")
-    own = own[steps.requests[own] > 0]
-    if not len(own):
+    decode = steps.of("decode")
+    decode = decode[steps.requests[decode] > 0]
+    if not len(decode):
         return ()
-    groups = pd.Series(steps.us[own]).groupby(steps.requests[own])
+    groups = pd.Series(steps.us[decode]).groupby(steps.requests[decode])
     table = groups.quantile(np.array([0.1, 0.5, 0.9])).unstack().assign(steps=groups.size())
     return tuple(
         BatchTimes(int(size), count, median, p10, p90)
@@ -148,16 +148,18 @@ class ContextFit:
         return self.at_shortest_us + self.slope_us * (context - self.shortest) / 1000
 
 
-def context_fits(steps: Steps) -> tuple[ContextFit, ...]:
+def context_fits(steps: StepSeries) -> tuple[ContextFit, ...]:
     """A fit for each batch size, of many sizes for those with the most steps."""
-    own = steps.of("decode")
-    own = own[(steps.requests[own] > 0) & (steps.context[own] >= 0) & ~steps.slow[own]]
-    sizes, counts = np.unique(steps.requests[own], return_counts=True)
+    decode = steps.of("decode")
+    decode = decode[
+        (steps.requests[decode] > 0) & (steps.context[decode] >= 0) & ~steps.slow[decode]
+    ]
+    sizes, counts = np.unique(steps.requests[decode], return_counts=True)
     most = np.sort(sizes[np.argsort(-counts, kind="stable")[:_MOST_SIZES]])
     return tuple(
         _fit(int(size), steps.context[chosen], steps.us[chosen])
         for size in most.tolist()
-        for chosen in [own[steps.requests[own] == size]]
+        for chosen in [decode[steps.requests[decode] == size]]
     )
 
 
@@ -233,10 +235,10 @@ def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
     np.add.at(total, cell, named["held_up_us"].to_numpy())
     np.add.at(last, cell, 1)
     worst[cell] = named["step"].where(named["held_up_us"] > 0, -1)
-    for _, own in table.groupby(["stage", "replica"]):
+    for _, team_steps in table.groupby(["stage", "replica"]):
         # Every rank of a team has the team's steps, whoever came last in them.
-        members = np.isin(ranks, own["slowest"].dropna())
-        counts[members] += np.bincount(own["group"], minlength=groups)
+        members = np.isin(ranks, team_steps["slowest"].dropna())
+        counts[members] += np.bincount(team_steps["group"], minlength=groups)
     us = total / np.maximum(counts, 1)
     size = max(len(ranks) // max(teams.ngroups, 1), 1)
     leads = tuple(ranks[place // size * size] for place in range(len(ranks)))

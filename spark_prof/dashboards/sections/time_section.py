@@ -10,7 +10,7 @@ from spark_prof.analyzers.breakdown import ComponentRow
 from spark_prof.analyzers.first_uses import told_first_uses
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.pauses import Pauses
-from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps
+from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, StepSeries
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, bars, label
 from spark_prof.dashboards.colors import COLORS, NEUTRAL
@@ -225,7 +225,7 @@ def contexts(fits: Sequence[ContextFit]) -> Section:
     return table("context-fits", "What context costs", fits, columns, intro)
 
 
-def slowest(steps: Steps) -> Section:
+def slowest(steps: StepSeries) -> Section:
     """Lists slow steps, the longest first."""
     places = np.flatnonzero(steps.slow)
     places = places[np.argsort(-steps.us[places], kind="stable")]

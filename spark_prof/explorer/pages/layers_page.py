@@ -19,7 +19,7 @@ from spark_prof.analyzers.views.layer_cells import (
 )
 from spark_prof.analyzers.views.layer_outliers import (
     Cause,
-    Comparison,
+    LayerComparison,
     cause_of,
     compare_layers,
     makeups,
@@ -48,7 +48,7 @@ class _Compared:
     """What was found in the steps of one kind."""
 
     times: CellTimes
-    comparison: Comparison
+    comparison: LayerComparison
     causes: tuple[Cause | None, ...]
 
 
@@ -159,7 +159,7 @@ def _drawn(compared: _Compared, measure: str) -> list[Cell]:
     ]
 
 
-def _shares(comparison: Comparison) -> dict[tuple[int, str], float]:
+def _shares(comparison: LayerComparison) -> dict[tuple[int, str], float]:
     """By how much each cell that has its like is off their median."""
     return {
         (layer, group.component): us / group.middle_us - 1

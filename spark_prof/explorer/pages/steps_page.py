@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits, steps_of
+from spark_prof.analyzers.views.step_series import StepSeries, batch_times, context_fits, steps_of
 from spark_prof.dashboards import chart_steps
 from spark_prof.dashboards.sections import (
     client_section,
@@ -54,14 +54,14 @@ def show(sources: Sources) -> None:
     widgets.section(time_section.accounting(prepared.report))
 
 
-def _in_order(steps: Steps) -> None:
+def _in_order(steps: StepSeries) -> None:
     chosen = state.chosen_number("step", -1, 0, _LARGEST_STEP)
     widgets.lines("Click a step to see it in the Timeline.")
     figure = chart_steps.times_in_order(steps, chosen if chosen >= 0 else None)
     widgets.figure(figure, _IN_ORDER, selection=("points",))
 
 
-def _against_work(steps: Steps) -> None:
+def _against_work(steps: StepSeries) -> None:
     sizes = batch_times(steps)
     if len(sizes) > 1:
         widgets.figure(chart_steps.times_against_batch(sizes), "steps-by-batch")

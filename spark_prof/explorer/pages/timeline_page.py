@@ -17,7 +17,7 @@ from spark_prof.dashboards.units import count, counted
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import cache, links, perfetto_ui, state, widgets
 from spark_prof.explorer.state import Sources
-from spark_prof.exporters.perfetto import Window, WindowTrace, window_around, window_trace
+from spark_prof.exporters.perfetto import TraceWindow, WindowTrace, window_around, window_trace
 from spark_prof.vocabulary import COMPONENTS
 
 _RANKS_KEY, _RANKS = "timeline-ranks", "ranks"
@@ -77,12 +77,12 @@ def show(sources: Sources) -> None:
                        on_click="ignore", type="tertiary")  # fmt: skip
 
 
-def _window(prepared: Prepared, place: _Place) -> Window:
+def _window(prepared: Prepared, place: _Place) -> TraceWindow:
     """The window that is open where the place is in it, so that it is not loaded anew."""
     recording = (prepared.source, prepared.rank, len(prepared.kernels))
-    of, window = st.session_state.get(_WINDOW, (None, Window(0, 0)))
+    of, window = st.session_state.get(_WINDOW, (None, TraceWindow(0, 0)))
     if of == recording and window.begin_ns <= place.begin_ns <= place.end_ns <= window.end_ns:
-        return Window(window.begin_ns, window.end_ns)
+        return TraceWindow(window.begin_ns, window.end_ns)
     window = window_around(prepared, place.begin_ns, max(place.end_ns, place.begin_ns + 1))
     st.session_state[_WINDOW] = (recording, window)
     return window
@@ -189,10 +189,10 @@ def _ahead_ns(report: Report, rank: int, reference: int) -> int:
 
 
 @st.cache_resource(show_spinner=False, max_entries=8, hash_funcs={
-    **cache.BY_RECORDING, Window: lambda window: (window.begin_ns, window.end_ns),
+    **cache.BY_RECORDING, TraceWindow: lambda window: (window.begin_ns, window.end_ns),
 })  # fmt: skip
 def _trace(
-    prepared: Prepared, other_ranks: Sequence[Prepared], window: Window, address: str
+    prepared: Prepared, other_ranks: Sequence[Prepared], window: TraceWindow, address: str
 ) -> WindowTrace:
     ahead = {
         other.rank: _ahead_ns(prepared.report, other.rank, prepared.rank) for other in other_ranks

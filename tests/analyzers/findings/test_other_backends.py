@@ -73,7 +73,7 @@ def test_what_is_proposed_comes_first_in_vllms_order(
 ) -> None:  # fmt: skip
     others = other_backends(ran(reports[stored], family, capability, vllm), "experts")
     assert others is not None
-    assert others.known
+    assert others.complete
     assert (others.values, others.later) == (tuple(values.split()), tuple(later.split()))
 
 
@@ -100,7 +100,7 @@ def test_a_vllm_that_was_not_read_gets_no_advice(reports: dict[str, Report]) -> 
     for vllm in ("0.34.0", "0.23.0", ""):
         others = other_backends(ran(reports["nvfp4"], "Marlin", "9.0", vllm), "experts")
         assert others is not None
-        assert not others.known
+        assert not others.complete
         assert "is not known" in advice(others)
 
 

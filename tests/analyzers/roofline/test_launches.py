@@ -16,14 +16,14 @@ from spark_prof.analyzers.roofline.launches import (
     BY_ORDER,
     BY_TENSOR,
     LONGEST,
-    Group,
     Launch,
+    StepGroup,
     attributed_work,
     drafted_work,
     groups_of,
     launches_of,
 )
-from spark_prof.analyzers.roofline.needs import Load, Shape, Work, attention, reading
+from spark_prof.analyzers.roofline.needs import LayerWork, Load, Shape, attention, reading
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from tests.rows import each_row
 
@@ -47,8 +47,8 @@ def steps(tokens: list[int], requests: list[int], phase: str = "decode") -> pd.D
 
 def test_one_group_for_each_size_and_a_step_from_its_middle() -> None:
     assert groups_of(steps([1, 1, 1, 8, 8], [1, 1, 1, 8, 8]), "decode") == [
-        Group(1001, Load(1, 1, 1, 100), pytest.approx(0.6)),
-        Group(1004, Load(8, 8, 8, 100), pytest.approx(0.4)),
+        StepGroup(1001, Load(1, 1, 1, 100), pytest.approx(0.6)),
+        StepGroup(1004, Load(8, 8, 8, 100), pytest.approx(0.4)),
     ]
 
 
@@ -102,12 +102,12 @@ FLASH = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAtt
 ONE = Load(1, 1, 1, 0)
 
 
-def product(component: str, layer: int, what: str) -> Work:
+def product(component: str, layer: int, what: str) -> LayerWork:
     weights = Weights(component, layer, what, 100, 50, "bfloat16")
     return reading(weights, ONE, Shape())
 
 
-def but(work: Work, **changes: Any) -> Work:
+def but(work: LayerWork, **changes: Any) -> LayerWork:
     """The same work on weights that differ in that."""
     assert work.weights is not None
     return reading(replace(work.weights, **changes), ONE, Shape())

@@ -7,12 +7,12 @@ import pytest
 
 from spark_prof.analyzers.views.layer_cells import StepCells, step_cells
 from spark_prof.analyzers.views.layer_outliers import (
-    Comparison,
+    CellPart,
+    LayerComparison,
     Makeups,
-    Part,
-    alike,
     cause_of,
     compare_layers,
+    layers_by_kernels,
     makeups,
 )
 from spark_prof.vocabulary import COMPONENTS
@@ -24,7 +24,7 @@ LAYERS, STEPS = 24, 30
 NAMES = ("norm", "qkv", "rope", "kv_write", "attention", "o_proj", "router", "experts")
 
 
-def compared(times: np.ndarray, makeup: Makeups | None = None) -> Comparison:
+def compared(times: np.ndarray, makeup: Makeups | None = None) -> LayerComparison:
     """Compares layers whose times, component by layer by step, are these in nanoseconds."""
     components, layers, steps = times.shape
     cells = StepCells(
@@ -36,7 +36,7 @@ def compared(times: np.ndarray, makeup: Makeups | None = None) -> Comparison:
         ns=times.transpose(1, 0, 2).reshape(-1, steps).astype(np.float64),
     )
     same = {
-        (layer, name): (Part(0, 1.0, 1.0),)
+        (layer, name): (CellPart(0, 1.0, 1.0),)
         for layer in range(layers)
         for name in NAMES[:components]
     }
@@ -130,7 +130,7 @@ CALLS = [
 ]
 
 
-def planted() -> tuple[Comparison, Makeups, tuple[str, ...]]:
+def planted() -> tuple[LayerComparison, Makeups, tuple[str, ...]]:
     kernels, steps = columns(CALLS), steps_of(range(8))
     every = np.ones(8, bool)
     makeup = makeups(kernels, steps, every)
@@ -139,7 +139,7 @@ def planted() -> tuple[Comparison, Makeups, tuple[str, ...]]:
 
 def test_layers_are_alike_component_by_component() -> None:
     _, makeup, _ = planted()
-    groups = dict(alike(makeup))
+    groups = dict(layers_by_kernels(makeup))
     assert groups["attention"] == [list(range(0, 12, 2)), list(range(1, 12, 2))]
     assert groups["norm"] == [list(range(1, 12)), [0]]
     assert [7] in groups["mlp"]

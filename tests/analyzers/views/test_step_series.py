@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.views.step_series import (
-    Steps,
+    StepSeries,
     batch_times,
     context_fits,
     steps_of,
@@ -35,7 +35,7 @@ def table(
     )
 
 
-def fitted(us: np.ndarray, context: np.ndarray) -> Steps:
+def fitted(us: np.ndarray, context: np.ndarray) -> StepSeries:
     return steps_of(table(us, context=context))
 
 
