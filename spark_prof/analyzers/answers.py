@@ -79,7 +79,7 @@ def memory(report: Report) -> Answer | None:
     bandwidth = report.roofline.ceilings.bandwidth if report.roofline else None
     if decode is None or decode.of_floor is None or bandwidth is None:
         return None
-    if not decode.step_us or decode.floor_us is None or decode.known < ENOUGH_KNOWN:
+    if not decode.step_us or decode.floor_us is None or decode.known_share < ENOUGH_KNOWN:
         return None
     placed = decode.placed_us / decode.kernels_us
     text = (

@@ -151,14 +151,14 @@ class Facts:
         return without_layers(self.all_kernels, self.unknown_layers)
 
     @cached_property
-    def ran(self) -> pd.DataFrame:
+    def kernel_times(self) -> pd.DataFrame:
         """Start and end of the kernels of these steps, copies left out; empty without times."""
         if not self.timed:
             return self.placed[:0]
-        own = positions(self.steps.index.to_numpy(), self.placed["step"].to_numpy()) >= 0
-        own &= ~copies_in(self.placed)
+        of_steps = positions(self.steps.index.to_numpy(), self.placed["step"].to_numpy()) >= 0
+        of_steps &= ~copies_in(self.placed)
         columns = self.placed[["start_ns", "end_ns"]]
-        return columns if own.all() else columns[own]
+        return columns if of_steps.all() else columns[of_steps]
 
     @cached_property
     def _attributed(self) -> tuple[Attributed, OwnedTime] | None:
@@ -173,9 +173,9 @@ class Facts:
         if not self.timed:
             return steps
         us = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
-        own = ~copies_in(kernels) & (kernels["component"] != "collective").to_numpy()
-        step = positions(steps.index.to_numpy(), kernels["step"].to_numpy()[own])
-        took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()[own]
+        computing = ~copies_in(kernels) & (kernels["component"] != "collective").to_numpy()
+        step = positions(steps.index.to_numpy(), kernels["step"].to_numpy()[computing])
+        took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()[computing]
         uses = first_uses(steps.assign(step_us=us), sum_by_group(took, step, len(steps)) / 1e3)
         return steps.assign(first_use=uses.any, first_use_sure=uses.first)
 
@@ -188,11 +188,11 @@ class Facts:
         """Which steps have another number of requests that decode."""
         decoding = self._judged["phase"].astype(str).isin(DECODING).to_numpy()
         sizes = self._judged["decode_requests"].to_numpy(np.int64)
-        others = np.asarray(decoding & (sizes != self.batch))
-        if others.sum() == decoding.sum():
+        other_sizes = np.asarray(decoding & (sizes != self.batch))
+        if other_sizes.sum() == decoding.sum():
             had = ", ".join(f"{size:,}" for size in np.unique(sizes[decoding]).tolist())
-            told = f"its steps had {had}" if had else "no step decodes"
+            recorded_sizes = f"its steps had {had}" if had else "no step decodes"
             raise CommandError(
-                f"{self.bundle.label} has no step in which {self.batch:,} requests decode: {told}"
+                f"{self.bundle.label} has no step in which {self.batch:,} requests decode: {recorded_sizes}"
             )
-        return others
+        return other_sizes

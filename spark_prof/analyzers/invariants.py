@@ -108,8 +108,8 @@ def checked(figures: Figures, topic: str | None = None) -> tuple[Report, list[In
         report, rows = figures.floors
     checks = [check for check in PART_CHECKS if topic is None or topic in check.topics]
     tables = TABLES if topic is None else _LOOKED_AT.get(topic, (topic,))
-    report, others = _without_broken(figures, report, checks, tables)
-    return report, rows + others
+    report, part_rows = _without_broken(figures, report, checks, tables)
+    return report, rows + part_rows
 
 
 def _without_broken(

@@ -257,8 +257,8 @@ class Report:
     @property
     def drawn_ledger(self) -> Ledger | None:
         """The typical step whose time is taken apart: of the batch size with most of the time."""
-        told = self.steps.told
-        size = told.screen.batch if told else None
+        headline = self.steps.headline
+        size = headline.screen.batch if headline else None
         of_size = (t for t in self.tokens if t.phase == "decode" and t.batch_size == size)
         return next(of_size, next(iter(self.tokens), None))
 

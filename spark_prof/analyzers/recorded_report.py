@@ -223,7 +223,10 @@ class RecordedReport(LazyReport):
     def clients(self) -> tuple[ClientRow, ...]:
         """What load generators saw of the same server."""
         facts = self.facts
-        runs = [*imported_runs(facts.bundle), *(run for each in facts.results for run in each.runs)]
+        runs = [
+            *imported_runs(facts.bundle),
+            *(run for result in facts.results for run in result.runs),
+        ]
         # A trace of sums alone does not say when a step began.
         steps = facts.steps if facts.timed else facts.steps[:0]
         return clients_of(runs, steps, facts.bundle.facts(facts.rank), self.overhead)

@@ -109,19 +109,19 @@ class Steps:
     recomputed_share: float = 0.0  # of the tokens that mixed steps read, those computed again
 
     @property
-    def told(self) -> Headline | None:
+    def headline(self) -> Headline | None:
         """The time that is told first, and the batch size that a screen is of."""
         return headline_of(self.token, self.batches)
 
     @property
     def headline(self) -> TokenTime | None:
         """The time of a token that is told first; None where no step decodes."""
-        return self.told.time if self.told else None
+        return self.headline.time if self.headline else None
 
     @property
     def screen_batch(self) -> int | None:
         """Requests that decode in the steps that parts and findings are of; None for any number."""
-        return self.told.screen.batch if self.told else None
+        return self.headline.screen.batch if self.headline else None
 
     def us_per_token(self, decode_us: float) -> float | None:
         """What that much time of all decode steps is in each token of a sequence, None if unknown.
@@ -172,17 +172,17 @@ def books(steps: pd.DataFrame) -> tuple[Books, ...]:
     """One `Books` for all steps, then one for each phase that occurs."""
     # The engine learns of a step's tokens when it gets round to it, with asynchronous scheduling
     # after it has started the next one: only the sum over all steps can be compared.
-    found = [("all", steps)]
-    found += [(p, part) for p in PHASES if len(part := steps[steps["phase"] == p])]
-    return tuple(_sum(phase, part) for phase, part in found)
+    steps_by_phase = [("all", steps)]
+    steps_by_phase += [(p, part) for p in PHASES if len(part := steps[steps["phase"] == p])]
+    return tuple(_sum(phase, part) for phase, part in steps_by_phase)
 
 
 def spread(values: pd.Series) -> Spread | None:
     """Median, 99th percentile and mean; None of nothing."""
-    known = values.dropna()
-    if known.empty:
+    measured = values.dropna()
+    if measured.empty:
         return None
-    return Spread(float(known.median()), float(known.quantile(0.99)), float(known.mean()))
+    return Spread(float(measured.median()), float(measured.quantile(0.99)), float(measured.mean()))
 
 
 def _sum(phase: str, steps: pd.DataFrame) -> Books:
@@ -254,9 +254,9 @@ def sum_by_group(took: Int64s, group: Integers, groups: int) -> Int64s:
     """Sum of each group; below 0 is none."""
     if (group < 0).any():
         took, group = took[group >= 0], group[group >= 0]
-    found = np.zeros(groups, np.int64)
-    np.add.at(found, group, took)
-    return found
+    sums = np.zeros(groups, np.int64)
+    np.add.at(sums, group, took)
+    return sums
 
 
 def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
@@ -293,7 +293,7 @@ def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int
     def covered_before(moment: Int64s) -> Int64s:
         last = np.searchsorted(merged_start, moment, side="right") - 1
         inside = np.minimum(moment, merged_end[last]) - merged_start[last]
-        done: Int64s = np.where(last >= 0, lengths[last] + inside, 0)
-        return done
+        covered: Int64s = np.where(last >= 0, lengths[last] + inside, 0)
+        return covered
 
     return covered_before(finish) - covered_before(begin)

@@ -63,19 +63,19 @@ class StepKind:
 def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
     """What can be chosen, the most telling first: decode, its batch sizes, other phases, all."""
     phase = steps["phase"].astype(str)
-    found = []
+    kinds = []
     for name in ("decode", *(name for name in PHASES if name != "decode")):
         mine = steps[phase == name]
         if mine.empty:
             continue
-        found.append(StepKind(name, None, len(mine)))
+        kinds.append(StepKind(name, None, len(mine)))
         requests = mine["decode_requests"].to_numpy(np.int64)
         sizes, counts = np.unique(requests[requests > 0], return_counts=True)
         if name == "decode" and len(sizes) > 1:
             common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SIZES])
-            found += [StepKind(name, int(sizes[own]), int(counts[own])) for own in common]
-    phases = {kind.phase for kind in found}
-    return (*found, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(found)
+            kinds += [StepKind(name, int(sizes[place]), int(counts[place])) for place in common]
+    phases = {kind.phase for kind in kinds}
+    return (*kinds, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(kinds)
 
 
 @dataclass(frozen=True)
@@ -220,15 +220,15 @@ def step_weights(phase_of: pd.Series, windows: pd.DataFrame | None = None) -> Fl
     phases = phase_of.astype(str).to_numpy()
     weights = np.zeros(len(phases))
     for phase in dict.fromkeys(phases):
-        own = phases == phase
+        in_phase = phases == phase
         if windows is None:
-            weights[own] = 1 / own.sum()
+            weights[in_phase] = 1 / in_phase.sum()
         else:
             begin, finish = edges_of(windows)
-            counted = own
+            counted = in_phase
             if "first_use" in windows:
-                counted = own & ~windows["first_use"].to_numpy(bool)
-                counted = counted if counted.any() else own
+                counted = in_phase & ~windows["first_use"].to_numpy(bool)
+                counted = counted if counted.any() else in_phase
             weights[counted] = typical_weights((finish - begin)[counted] / 1e3)
     return weights
 
@@ -250,7 +250,7 @@ def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
 
 def _ledger(
     kind: StepKind,
-    found: Attributed,
+    attributed: Attributed,
     length: Floats,
     token: TokenTime | None,
     layers: dict[str, int],
@@ -260,9 +260,10 @@ def _ledger(
     per_token = token.steps_per_token if token and step.median else None
 
     summed, charged, alone = (
-        times.T / 1e3 for times in (found.kernel_time, found.attributed, found.exclusive)
+        times.T / 1e3
+        for times in (attributed.kernel_time, attributed.attributed, attributed.exclusive)
     )
-    between, outside = found.between / 1e3, found.outside / 1e3
+    between, outside = attributed.between / 1e3, attributed.outside / 1e3
     parts = [
         *(row for row in zip(COMPONENTS, summed, charged, alone, strict=True) if row[1].any()),
         (LAUNCH_GAPS, between, between, between),
@@ -278,10 +279,10 @@ def _ledger(
             ms_per_token=None if per_token is None else us * per_token / 1e3,
             layers=layers.get(name, 0),
             per_layer_us=us / layers[name] if name in layers else None,
-            spread=_spread(own),
+            spread=_spread(attributed_us),
         )
-        for name, in_kernels, own, without_others in parts
-        for us in [float(own @ weights)]
+        for name, in_kernels, attributed_us, without_others in parts
+        for us in [float(attributed_us @ weights)]
         for share in [us / step.median if step.median else 0.0]
     )
     overlap = sum(row.summed_us - row.charged_us for row in rows)

@@ -99,12 +99,17 @@ def summary_of(
         raise CommandError(f"{bundle.label} has no step of rank {rank}; record again")
     facts = Facts(bundle, rank, batch, log, measured, results)
     report: Report = _checked(RecordedReport(facts))
-    told = report.steps.told
-    if batch is None and told and told.screen.batch is not None and report.steps.batches[1:]:
-        of_size = replace(facts, batch=told.screen.batch, results=(), every_batch=facts)
+    headline = report.steps.headline
+    if (
+        batch is None
+        and headline
+        and headline.screen.batch is not None
+        and report.steps.batches[1:]
+    ):
+        of_size = replace(facts, batch=headline.screen.batch, results=(), every_batch=facts)
         report = OneBatchReport(report, _checked(RecordedReport(of_size, report)))
     return Summary(report, facts)
 
 
 def _checked(report: RecordedReport) -> CheckedReport:
-    return CheckedReport(Figures(report, report.facts.ran, report.facts.all_layers))
+    return CheckedReport(Figures(report, report.facts.kernel_times, report.facts.all_layers))

@@ -56,8 +56,8 @@ class CaptureLog:
     @property
     def drafts(self) -> bool:
         """Whether a graph is captured around all of what a drafter does, its model's call too."""
-        ran = self._open
-        return ran is not None and ran.mode == FULL and self._around[-1:] == [DRAFTER]
+        call = self._open
+        return call is not None and call.mode == FULL and self._around[-1:] == [DRAFTER]
 
     @contextmanager
     def within(self, kind: int) -> Iterator[None]:

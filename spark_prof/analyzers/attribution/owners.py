@@ -191,10 +191,10 @@ def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> F
 
 def _in_tensor_info(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> Flags:
     """Which words lie in structs of PyTorch's kernels that take a TensorInfo."""
-    known = np.array([_TENSOR_INFO in one for one in names] + [False])
-    found: Flags = known[name] & (arguments["size"] > _POINTER).to_numpy()
-    found &= (arguments["argument"] >= 0).to_numpy()
-    return found
+    has_info = np.array([_TENSOR_INFO in one for one in names] + [False])
+    inside: Flags = has_info[name] & (arguments["size"] > _POINTER).to_numpy()
+    inside &= (arguments["argument"] >= 0).to_numpy()
+    return inside
 
 
 def _in_every_launch(

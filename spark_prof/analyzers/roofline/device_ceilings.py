@@ -41,10 +41,10 @@ def surely_us(row: RooflineRow, ceilings: Ceilings, clock: float = 1.0) -> float
     Args:
         clock: highest clock over the one that the data sheet's peaks stand on.
     """
-    found = memory_us(row.streamed_bytes * row.calls, ceilings)
+    least_us = memory_us(row.streamed_bytes * row.calls, ceilings)
     if row.limiter == "arithmetic" and not ceilings.peaks_measured:
-        found = max(found, (row.floor_us or 0.0) * row.calls / clock)
-    return found
+        least_us = max(least_us, (row.floor_us or 0.0) * row.calls / clock)
+    return least_us
 
 
 def memory_us(streamed: float, ceilings: Ceilings) -> float:
@@ -62,19 +62,21 @@ def without_floors(roofline: Roofline, kernels: Collection[tuple[object, ...]]) 
     Args:
         kernels: phase, component, role and name of those whose floor cannot hold.
     """
-    found = replace(roofline, phases=tuple(_held(phase, kernels) for phase in roofline.phases))
+    cut = replace(
+        roofline, phases=tuple(_without_wrong_floors(phase, kernels) for phase in roofline.phases)
+    )
     wrong = {component for phase, component, *_ in kernels if phase == "decode"}
     if not wrong:
-        return found
-    total = found.decode.streamed_bytes if found.decode else 0.0
-    known = (row for row in roofline.weights if row.component not in wrong)
-    shared = tuple(replace(w, share=w.bytes / total if total else 0.0) for w in known)
-    return replace(found, weights=shared)
+        return cut
+    total = cut.decode.streamed_bytes if cut.decode else 0.0
+    believed = (row for row in roofline.weights if row.component not in wrong)
+    shared = tuple(replace(w, share=w.bytes / total if total else 0.0) for w in believed)
+    return replace(cut, weights=shared)
 
 
 def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofline:
     """The roofline without what steps of those phases need; no other floor is above its step."""
-    kept = []
+    bounded = []
     for phase in roofline.phases:
         if phase.phase in phases:
             phase = replace(phase, floor_us=None, needed_bytes=0.0, streamed_bytes=0.0, unplaced=(),
@@ -82,12 +84,14 @@ def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofl
         elif phase.step_us and phase.floor_us and phase.floor_us > phase.step_us:
             over_us = phase.over_us + phase.floor_us - phase.step_us
             phase = replace(phase, floor_us=phase.step_us, over_us=over_us)
-        kept.append(phase)
+        bounded.append(phase)
     weights = () if "decode" in phases else roofline.weights
-    return replace(roofline, phases=tuple(kept), weights=weights)
+    return replace(roofline, phases=tuple(bounded), weights=weights)
 
 
-def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> RooflinePhase:
+def _without_wrong_floors(
+    phase: RooflinePhase, kernels: Collection[tuple[object, ...]]
+) -> RooflinePhase:
     unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
     rows = [
         replace(row, streamed_bytes=0.0, operations=0.0, what="", product="", weights=(),
@@ -103,8 +107,8 @@ def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> Roof
         for row in phase.rows
         if row.floor_us and row.floor_us > row.us and (phase.phase, *row.place) not in kernels
     )
-    own: dict[str, Any] = totals(phase.rows, (), 0.0)
-    sizes: dict[str, Any] = totals(rows, phase.unplaced, phase.needed_bytes - own["needed_bytes"])
+    sums: dict[str, Any] = totals(phase.rows, (), 0.0)
+    sizes: dict[str, Any] = totals(rows, phase.unplaced, phase.needed_bytes - sums["needed_bytes"])
     return replace(phase, rows=tuple(rows), over_us=over_us, **sizes)
 
 
@@ -118,28 +122,30 @@ def ceilings_of(
     """
     if measured is not None and measured.device != gpu:
         measured = None
-    known = find_gpu(gpu, compute_capability)
-    peaks = {name: figure.value for name, figure in known.peaks.items()} if known else {}
-    reached = known.read_bandwidth if known else None
-    source, clocks, smallest = known.source if known else "", "", None
+    data_sheet = find_gpu(gpu, compute_capability)
+    peaks = {name: figure.value for name, figure in data_sheet.peaks.items()} if data_sheet else {}
+    reached = data_sheet.read_bandwidth if data_sheet else None
+    source, clocks, smallest = data_sheet.source if data_sheet else "", "", None
     peaks_measured = False
     if measured is not None:
-        found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
-        peaks |= found
-        source = f"measured here on {measured.taken}" if found else source
-        peaks_measured = bool(found)
+        measured_peaks = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
+        peaks |= measured_peaks
+        source = f"measured here on {measured.taken}" if measured_peaks else source
+        peaks_measured = bool(measured_peaks)
         clocks, smallest = measured.after.words, measured.value("launch_graph")
-        for each in measured.measurements:
-            if each.quantity == "read":
-                reached = Figure(each.value, f"measured here on {measured.taken}: {each.how}")
+        for measurement in measured.measurements:
+            if measurement.quantity == "read":
+                reached = Figure(
+                    measurement.value, f"measured here on {measured.taken}: {measurement.how}"
+                )
     return Ceilings(
         gpu,
-        known.memory_bandwidth if known else None,
+        data_sheet.memory_bandwidth if data_sheet else None,
         reached,
         tuple(peaks.items()),
         source,
         clocks,
         None if smallest is None else smallest * 1e6,
-        known.l2_bytes if known else None,
+        data_sheet.l2_bytes if data_sheet else None,
         peaks_measured,
     )

@@ -140,7 +140,7 @@ class RooflinePhase:
         return self.placed_us + sum(row.step_us for row in self.rows_by_component())
 
     @property
-    def known(self) -> float:
+    def known_share(self) -> float:
         """Its share of the kernel time; a lower bound of less than ENOUGH_KNOWN says little."""
         return self.known_us / self.kernels_us if self.kernels_us else 0.0
 

@@ -118,7 +118,7 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
         why = "The source has sums of kernels, without steps or times."
         return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
     ledger = report.drawn_ledger or report.tokens[0]
-    phase = next((found for found in phases if found.phase == ledger.phase), None)
+    phase = next((candidate for candidate in phases if candidate.phase == ledger.phase), None)
     kernels = _of_step(report, ledger, phase)
     running_us = ledger.step_us - ledger.idle_us - ledger.us(_COPIES)
     why = _no_floor(report, phase, running_us)
@@ -152,7 +152,7 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
         us=us,
         parts=parts,
         no_floor=why,
-        known=phase.known if phase else 0.0,
+        known=phase.known_share if phase else 0.0,
         batch=ledger.token.batch if ledger.token else None,
     )
 
@@ -185,8 +185,8 @@ def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> st
         return "The bandwidth of this processor's memory is not known."
     if phase.floor_us is None or not phase.needed_bytes:
         return " ".join(report.roofline.notes) if report.roofline else ""
-    if phase.known < ENOUGH_KNOWN:
-        return f"What kernels need is known for {100 * phase.known:.0f} % of their time only."
+    if phase.known_share < ENOUGH_KNOWN:
+        return f"What kernels need is known for {100 * phase.known_share:.0f} % of their time only."
     if phase.floor_us > busy_us:
         return "Their lower bound is longer than anything ran in such a step, which cannot be."
     return ""
@@ -210,7 +210,7 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
     converting = {row.name for row in report.conversions.items}
     bounds = {row.place: row.bound_us for row in phase.rows} if phase else {}
     left = {row.name: row.charged_us for row in ledger.rows if row.name not in (_COPIES, *GAPS)}
-    found = []
+    kernels = []
     for kernel in report.typical:
         if kernel.phase != ledger.phase or kernel.component not in left:
             continue
@@ -218,11 +218,11 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
         call_us = kernel.kernel_us / kernel.calls + kernel.ahead_us if kernel.calls else None
         kind = _kind_of(converting, kernel.name, kernel.component, kernel.role, call_us)
         bound = bounds.get(Place(kernel.component, kernel.role, kernel.name))
-        found.append(_Kernel(kind, kernel.component, kernel.calls, kernel.us, bound))
+        kernels.append(_Kernel(kind, kernel.component, kernel.calls, kernel.us, bound))
     # What steps of other phases launched, or none.
-    others = {name: us for name, us in left.items() if us > _ROUNDING * ledger.step_us}
-    kinds = {name: _kind_of((), "", name, "", None) for name in others}
-    return found + [_Kernel(kinds[name], name, 0.0, us) for name, us in others.items()]
+    remainders = {name: us for name, us in left.items() if us > _ROUNDING * ledger.step_us}
+    kinds = {name: _kind_of((), "", name, "", None) for name in remainders}
+    return kernels + [_Kernel(kinds[name], name, 0.0, us) for name, us in remainders.items()]
 
 
 def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel]:
@@ -249,11 +249,11 @@ def _above_floor(kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...
         beyond = max(kernel.us - (kernel.floor_us or 0.0), 0.0)
         parts[key] = replace(part, us=part.us + beyond, calls=part.calls + kernel.calls)
     little = [p for p in parts.values() if p.component and abs(p.us) < _SMALLEST * whole_us]
-    shown = list(parts.values())
+    bars = list(parts.values())
     if len(little) > 1:
         together = Part("components", sum(p.us for p in little), "", sum(p.calls for p in little))
-        shown = [*(p for p in shown if p not in little), together]
-    return tuple(sorted(shown, key=_place))
+        bars = [*(p for p in bars if p not in little), together]
+    return tuple(sorted(bars, key=_place))
 
 
 def _place(part: Part) -> tuple[int, int]:
