@@ -193,6 +193,7 @@ class Facts:
             had = ", ".join(f"{size:,}" for size in np.unique(sizes[decoding]).tolist())
             recorded_sizes = f"its steps had {had}" if had else "no step decodes"
             raise CommandError(
-                f"{self.bundle.label} has no step in which {self.batch:,} requests decode: {recorded_sizes}"
+                f"{self.bundle.label} has no step in which {self.batch:,} requests decode: "
+                f"{recorded_sizes}"
             )
         return other_sizes

@@ -257,7 +257,7 @@ class Report:
     @property
     def drawn_ledger(self) -> Ledger | None:
         """The typical step whose time is taken apart: of the batch size with most of the time."""
-        headline = self.steps.headline
+        headline = self.steps.headline_and_screen
         size = headline.screen.batch if headline else None
         of_size = (t for t in self.tokens if t.phase == "decode" and t.batch_size == size)
         return next(of_size, next(iter(self.tokens), None))

@@ -109,19 +109,21 @@ class Steps:
     recomputed_share: float = 0.0  # of the tokens that mixed steps read, those computed again
 
     @property
-    def headline(self) -> Headline | None:
+    def headline_and_screen(self) -> Headline | None:
         """The time that is told first, and the batch size that a screen is of."""
         return headline_of(self.token, self.batches)
 
     @property
     def headline(self) -> TokenTime | None:
         """The time of a token that is told first; None where no step decodes."""
-        return self.headline.time if self.headline else None
+        headline = self.headline_and_screen
+        return headline.time if headline else None
 
     @property
     def screen_batch(self) -> int | None:
         """Requests that decode in the steps that parts and findings are of; None for any number."""
-        return self.headline.screen.batch if self.headline else None
+        headline = self.headline_and_screen
+        return headline.screen.batch if headline else None
 
     def us_per_token(self, decode_us: float) -> float | None:
         """What that much time of all decode steps is in each token of a sequence, None if unknown.

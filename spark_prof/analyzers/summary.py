@@ -99,7 +99,7 @@ def summary_of(
         raise CommandError(f"{bundle.label} has no step of rank {rank}; record again")
     facts = Facts(bundle, rank, batch, log, measured, results)
     report: Report = _checked(RecordedReport(facts))
-    headline = report.steps.headline
+    headline = report.steps.headline_and_screen
     if (
         batch is None
         and headline

@@ -155,7 +155,7 @@ def _clock(side: ComparedRecording) -> str:
 
 
 def _token_time(side: ComparedRecording) -> TokenTime | None:
-    headline = side.report.steps.headline
+    headline = side.report.steps.headline_and_screen
     return headline.time if headline is not None and headline.time.token_us > 0 else None
 
 

@@ -37,7 +37,7 @@ def brute_force(steps: Iterable[Planted]) -> float:
 
 def figures(report: Report) -> dict[str, float]:
     """The time of a token as each part of a report has it, in us."""
-    told = report.steps.headline
+    told = report.steps.headline_and_screen
     assert told is not None
     document = json.loads(render_report(report, Layout("json")))
     return {
@@ -142,7 +142,7 @@ TWO_SIZES = [Planted(1, 500, 1)] * 30 + [Planted(8, 800, 8)] * 40
 
 def test_several_batch_sizes_are_a_figure_each(tmp_path: Path) -> None:
     report = recorded(tmp_path, TWO_SIZES)
-    told = report.steps.headline
+    told = report.steps.headline_and_screen
     assert told is not None
     assert (told.time.batch, told.time.token_us) == (8, pytest.approx(800))
     assert {t.batch: round(t.token_us) for t in report.steps.batches} == {1: 500, 8: 800}
@@ -221,7 +221,7 @@ def turns(profiled: int, timed: int, size: int = 2, stretches: int = 4) -> list[
 
 def test_the_time_is_that_of_steps_that_were_not_profiled(tmp_path: Path) -> None:
     report = recorded(tmp_path, turns(980, 700))
-    told = report.steps.headline
+    told = report.steps.headline_and_screen
     assert told is not None
     assert told.time.token_us == pytest.approx(700)
     assert told.time.profiled_us == pytest.approx(980, rel=0.01)
@@ -248,7 +248,7 @@ def test_sizes_that_were_only_profiled_and_too_few_timed_steps(tmp_path: Path) -
     few = recorded(
         tmp_path / "2", [*USUAL, *[replace(USUAL[0], watched=False, us=400)] * 6, *USUAL]
     )
-    told = few.steps.headline
+    told = few.steps.headline_and_screen
     assert told is not None
     assert (told.time.token_us, told.time.profiled_us) == (pytest.approx(600), None)
     assert any("Too few of the" in note for note in few.notes)

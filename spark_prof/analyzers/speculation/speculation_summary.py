@@ -53,7 +53,7 @@ def speculation_of(
     if rows.empty:
         return None
     settled, keys = with_outcome(rows), rows["key"].drop_duplicates()
-    headline = summary.headline
+    headline = summary.headline_and_screen
     # Where other steps were only timed, a token takes what it takes in them.
     alone = (
         headline.screen.alone_us if headline is not None and headline.screen.timed_steps else None

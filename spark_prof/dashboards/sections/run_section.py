@@ -32,7 +32,7 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
     figures: dict[str, str] = {}
     if report.steps.left_out:
         figures[_clock_set(report)] = count(report.steps.left_out)
-    if (headline := steps.headline) and headline.time.token_us > 0:
+    if (headline := steps.headline_and_screen) and headline.time.token_us > 0:
         size = "" if headline.time.batch is None else f" at batch {count(headline.time.batch)}"
         figures[f"per output token{size}"] = microseconds(headline.time.token_us)
         figures["tokens/s a sequence"] = f"{headline.time.tokens_per_s_sequence:,.1f}"

@@ -21,7 +21,7 @@ def sentence(report: Report, where: str = "") -> str:
     Args:
         where: words behind the time, such as " on this processor".
     """
-    headline = report.steps.headline
+    headline = report.steps.headline_and_screen
     if headline is None or not headline.time.token_us:
         return ""
     time = headline.time
@@ -38,7 +38,7 @@ def sentence(report: Report, where: str = "") -> str:
 
 def at_batch(report: Report) -> str:
     """Of which batch size a report's screen is, where several were recorded; else empty."""
-    headline = report.steps.headline
+    headline = report.steps.headline_and_screen
     if headline is None or len(report.steps.batches) < 2:
         return ""
     return "" if headline.screen.batch is None else f" at batch {count(headline.screen.batch)}"
@@ -55,7 +55,7 @@ def by_batch(report: Report, most: int = _MOST_SIZES) -> Section:
         cells.Rate("Tokens/s together", "tokens_per_s"),
         cells.Count("Steps", lambda time: time.steps + time.timed_steps),
     )
-    headline = report.steps.headline
+    headline = report.steps.headline_and_screen
     what = at_batch(report).strip()
     title = f"By batch size; what follows is {what}" if what else "By batch size"
     if headline and not what:

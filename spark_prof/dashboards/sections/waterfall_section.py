@@ -211,7 +211,7 @@ def _speed(report: Report, waterfall: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
     token = token_time_section.sentence(report, where)
     if waterfall.of == "token" and waterfall.us:
-        headline = report.steps.headline
+        headline = report.steps.headline_and_screen
         if headline is None or headline.time == headline.screen:
             return token
         batch = at_batch(report).strip().capitalize()
