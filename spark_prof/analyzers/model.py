@@ -17,6 +17,7 @@ from spark_prof.analyzers.breakdown import (
 )
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.context.context_rows import ContextCost
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
@@ -226,6 +227,8 @@ class Report:
     # How long kernels waited on their stream for the one before them, which no other time has.
     ahead_us: float = 0.0
     speculation: Speculation | None = None  # None where no drafts were recorded
+    # What context costs a decode step, at the batch size that tells most; None without such steps.
+    context: ContextCost | None = None
 
     @property
     def broken(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from spark_prof.analyzers.breakdown import (
 from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.clients.client_comparison import clients_of
+from spark_prof.analyzers.context.context_costs import context_cost
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.counters.counter_batches import counters_of
@@ -280,7 +281,12 @@ def _summary(
         speculation=speculation_of(bundle, rank, placed, steps, summary, batch),
     )
     kernels = _of_steps(placed, steps) if timed else placed[:0]
-    report = checked(Facts(report, kernels, in_all_layers))
+    context = (
+        whole.context
+        if whole is not None
+        else context_cost(bundle, rank, placed, steps, timed_only, report.roofline)
+    )
+    report = checked(Facts(replace(report, context=context), kernels, in_all_layers))
     report = beside_waterfall(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, sums, timed)
 

@@ -11,6 +11,7 @@ from spark_prof.dashboards.section import Document, document, listed
 from spark_prof.dashboards.sections import (
     audit_section,
     client_section,
+    context_section,
     conversion_section,
     counter_section,
     issue_section,
@@ -34,6 +35,7 @@ FIGURES: Mapping[str, Callable[[Report], Plot]] = {
     "components": time_section.component_bars,
     "layers": layer_section.layer_heatmap,
     "roofline": roofline_section.kernels_and_memory,
+    "context-kinds": context_section.context_lines,
 }
 """By the section of the report in which each stands."""
 
@@ -62,6 +64,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         components(report),
         token_section.batch_sizes(report),
         *speculation_section.sections(report),
+        *context_section.sections(report),
         layer_section.layers(report, layer_columns),
         time_section.accounting(report),
         time_section.overhead(report),

@@ -23,6 +23,7 @@ _DRAFTS = (
     "batches",
     "cost",
 )
+_CONTEXT = ("batch", "shortest", "longest", "bandwidth", "kinds", "speed")
 _REQUESTS = (
     "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
     "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
@@ -64,6 +65,8 @@ def summary(report: Json) -> Json:
         found["memory_bound"] = _chosen(roof, _BOUND)
     if drafts := report.get("speculation"):
         found["speculation"] = _chosen(drafts, _DRAFTS)
+    if (context := report.get("context")) and not context["why_not"]:
+        found["context"] = _chosen(context, _CONTEXT)
     found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
     found["findings"] = [row["id"] for row in report["findings"]]
     found |= issues(report)
