@@ -25,6 +25,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.pauses import Pauses
+from spark_prof.analyzers.prefill.prefill_rows import Prefill
 from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
 from spark_prof.analyzers.requests.request_rows import Served
@@ -229,6 +230,7 @@ class Report:
     speculation: Speculation | None = None  # None where no drafts were recorded
     # What context costs a decode step, at the batch size that tells most; None without such steps.
     context: ContextCost | None = None
+    prefill: Prefill | None = None  # what reading prompts takes; None where no step reads any
 
     @property
     def broken(self) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ from spark_prof.analyzers.model import Collectives, ModuleRow, RankRow, Report
 from spark_prof.analyzers.note import Note
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.pauses import pauses_of
+from spark_prof.analyzers.prefill.prefill_costs import prefill_of
 from spark_prof.analyzers.rank_layout import parallel_of
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.analyzers.ranks.replica_load import replica_load
@@ -281,12 +282,17 @@ def _summary(
         speculation=speculation_of(bundle, rank, placed, steps, summary, batch),
     )
     kernels = _of_steps(placed, steps) if timed else placed[:0]
-    context = (
-        whole.context
-        if whole is not None
-        else context_cost(bundle, rank, placed, steps, timed_only, report.roofline)
-    )
-    report = checked(Facts(replace(report, context=context), kernels, in_all_layers))
+    if whole is not None:
+        report = replace(report, context=whole.context, prefill=whole.prefill)
+    else:
+        roof = report.roofline
+        budget = report.requests.max_num_batched_tokens if report.requests else None
+        report = replace(
+            report,
+            context=context_cost(bundle, rank, placed, steps, timed_only, roof),
+            prefill=prefill_of(bundle, rank, placed, steps, by_kernel, roof, budget),
+        )
+    report = checked(Facts(report, kernels, in_all_layers))
     report = beside_waterfall(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, sums, timed)
 

@@ -24,6 +24,7 @@ _DRAFTS = (
     "cost",
 )
 _CONTEXT = ("batch", "shortest", "longest", "bandwidth", "kinds", "speed")
+_PREFILL = ("steps", "mixed", "tokens", "step_us", "floor_us", "attention", "chunks")
 _REQUESTS = (
     "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
     "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
@@ -67,6 +68,8 @@ def summary(report: Json) -> Json:
         found["speculation"] = _chosen(drafts, _DRAFTS)
     if (context := report.get("context")) and not context["why_not"]:
         found["context"] = _chosen(context, _CONTEXT)
+    if prefill := report.get("prefill"):
+        found["prefill"] = _chosen(prefill, _PREFILL)
     found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
     found["findings"] = [row["id"] for row in report["findings"]]
     found |= issues(report)

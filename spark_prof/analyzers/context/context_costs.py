@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.context.attention_time import attention_us
 from spark_prof.analyzers.context.context_rows import (
     ContextCost,
     ContextMark,
@@ -21,12 +22,10 @@ from spark_prof.analyzers.context.context_rows import (
 )
 from spark_prof.analyzers.context.layer_groups import STATES, LayerGroup, layer_groups, read_bytes
 from spark_prof.analyzers.context.robust_line import FEWEST, Line, robust_line
-from spark_prof.analyzers.lookup import copies_in, positions
 from spark_prof.analyzers.roofline.needs import Load, Shape, shape_of
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.token_time import given_tokens, that_count
 from spark_prof.arrays import Floats
-from spark_prof.rules.components import DRAFTER, part_of
 from spark_prof.traces.bundle import Bundle
 
 MARKS = (1024, 8192, 32768, 65536)
@@ -37,10 +36,8 @@ NARROWEST = 512
 Kernels read whole tiles of up to 128 tokens: over a few of them a staircase is no line.
 """
 _BEYOND = 0.02  # of the recorded contexts, by how much a mark may lie outside of them
-_NEARLY_ALL = 0.95  # of attention's time, whose layers must be known
 _SURE = 0.5  # half of the interval of a slope, as share of it, above which the slope is not told
 _ATTENTION = ("attention", "kv_write")
-_STATE = "ssm"
 
 
 def context_cost(
@@ -82,7 +79,7 @@ def context_cost(
     groups, shape = layer_groups(facts), shape_of(facts)
     if not groups:
         return replace(cost, why_not="model")
-    by_group = _attention_us(placed, decode, groups)
+    by_group = attention_us(placed, decode, groups, _ATTENTION)
     if by_group is None:
         return replace(cost, why_not="layers")
     kinds = tuple(
@@ -123,38 +120,6 @@ def _widest(decode: pd.DataFrame) -> tuple[int, float] | None:
 
 def _of_size(decode: pd.DataFrame, batch: int, width: float) -> pd.DataFrame:
     return decode[((decode["decode_requests"] == batch) & (decode["width"] == width)).to_numpy()]
-
-
-def _attention_us(
-    placed: pd.DataFrame, decode: pd.DataFrame, groups: Sequence[LayerGroup]
-) -> list[Floats] | None:
-    """What each group's layers take in each step; None where layers of kernels are not known."""
-    component = placed["component"].astype(str).to_numpy()
-    attends, states = np.isin(component, _ATTENTION), component == _STATE
-    step = positions(decode.index.to_numpy(), placed["step"].to_numpy())
-    own = (attends | states) & (step >= 0) & ~copies_in(placed)
-    roles = placed["role"].astype("category")
-    drafts = np.array([part_of(str(role)) == DRAFTER for role in roles.cat.categories] + [False])
-    own &= ~drafts[roles.cat.codes.to_numpy()]
-    layer = placed["layer"].to_numpy(np.int64)
-    us = (placed["end_ns"] - placed["start_ns"]).to_numpy(np.float64) / 1e3
-    # Metadata of attention is prepared outside of layers, whatever the context is.
-    prepared = own & (layer < 0) & (placed["role"].astype(str) == "step.prepare").to_numpy()
-    own &= ~prepared
-    in_layers = own & (layer >= 0)
-    if not in_layers.any() or us[in_layers].sum() < _NEARLY_ALL * us[own].sum():
-        return None
-    return [
-        np.bincount(
-            step[mine], us[mine], minlength=len(decode)
-        ).astype(np.float64)
-        for group in groups
-        for mine in [
-            in_layers
-            & np.isin(layer, group.layers)
-            & (states if group.kind in STATES else attends)
-        ]
-    ]  # fmt: skip
 
 
 def _kind_cost(

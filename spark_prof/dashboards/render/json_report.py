@@ -22,6 +22,7 @@ from spark_prof.analyzers.context.context_rows import ContextSpeed, LayerKindCos
 from spark_prof.analyzers.counters.counter_rows import WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import LayerKernel
+from spark_prof.analyzers.prefill.prefill_rows import PromptAttention, PromptProduct
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.speculation.speculation_rows import (
@@ -48,6 +49,8 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     DraftPosition: ("share",),
     KernelPart: ("where",),
     LayerKindCost: ("of_bound",),
+    PromptAttention: ("of_peak",),
+    PromptProduct: ("rate", "of_peak"),
     RooflinePhase: ("of_floor",),
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
@@ -66,7 +69,7 @@ _KEYS = (
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
     "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
     "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
-    "graphs", "speculation", "context", "known_issues",
+    "graphs", "speculation", "context", "prefill", "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and five that are made here."""
 

@@ -11,6 +11,7 @@ from spark_prof.dashboards import chart_steps
 from spark_prof.dashboards.sections import (
     client_section,
     context_section,
+    prefill_section,
     request_section,
     speculation_section,
     time_section,
@@ -50,6 +51,7 @@ def show(sources: Sources) -> None:
     for part in (
         *speculation_section.sections(shown.report),
         *context_section.sections(shown.report),
+        *prefill_section.sections(shown.report),
     ):
         widgets.section(part)
     if len(steps) >= _ENOUGH:
