@@ -97,7 +97,7 @@ def _products(
     for row in rows:
         if row.operations > 0 and row.component in PRODUCTS:
             precision = _precision(known.get((row.component, row.name)))
-            total = sums[row.component, row.product or ", ".join(row.weights), precision]
+            total = sums[row.component, ", ".join(row.weights) or row.product, precision]
             total[0] += row.step_us
             total[1] += row.operations * row.calls
     products = (

@@ -10,7 +10,7 @@ class PromptProduct:
     """The kernels of one component that multiply with its weights, in a mean prefill step."""
 
     component: str  # whose they are
-    what: str  # what they compute, such as w13
+    what: str  # the weights that they multiply with, such as w13, w2
     precision: str  # of the arithmetic; empty where unknown
     us: float  # of a step
     operations: float  # of a step, a multiply-add counted as two

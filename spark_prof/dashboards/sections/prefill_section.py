@@ -33,7 +33,7 @@ def _sentences(found: Prefill) -> Iterator[str]:
     if found.step_us is not None:
         floor = ""
         if found.floor_us is not None:
-            floor = f", {share(found.floor_us / found.step_us)} of it its lower bound"
+            floor = f" (its lower bound is {share(found.floor_us / found.step_us)} of that)"
         tokens = figure(found.tokens, ",.0f")
         yield (
             f"A step that only reads takes {microseconds(found.step_us)} in the median{floor}; "
@@ -93,7 +93,7 @@ def _beside(found: Prefill) -> Iterator[str]:
 def _products(found: Prefill) -> Section:
     columns = (
         cells.Text("Component", "component"),
-        cells.Text("Product", "what", optional=True),
+        cells.Text("Weights", "what", optional=True),
         cells.Text("Arithmetic", "precision"),
         cells.Time("A step", "us"),
         cells.Written("Operations", lambda row: operations(row.operations, "op")),

@@ -108,7 +108,7 @@ def report(found: Prefill | None) -> Report:
 def test_the_sections_say_shares_of_the_peak_and_what_decodes_wait() -> None:
     told, products, chunks = sections(report(FOUND))
     text = " ".join(str(row[0]) for row in told.rows)
-    assert "50.0 % of it its lower bound" in text
+    assert "its lower bound is 50.0 % of that" in text
     assert "24.3 % of the peak in bf16" in text
     assert "makes each of the 7.5 decodes beside it wait 1.00 ms longer" in text
     assert "2,048 tokens at most" in text
