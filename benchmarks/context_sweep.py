@@ -153,16 +153,16 @@ def attention_bytes(report: Report) -> float | None:
 
 def compare(report: Report, read: Mapping[int, float | None]) -> int:
     """Prints by how many bytes a token what was read grows, against what the bound counts."""
-    known: list[tuple[int, float]] = [(at, size) for at, size in read.items() if size is not None]
+    sizes: list[tuple[int, float]] = [(at, size) for at, size in read.items() if size is not None]
     cost: ContextCost | None = report.context
-    if len(known) < 2 or cost is None or not cost.kinds:
+    if len(sizes) < 2 or cost is None or not cost.kinds:
         print("counters: attention's bytes are not known at two contexts")
         return 1
-    (low, least), (high, most) = known[0], known[-1]
+    (low, least), (high, most) = sizes[0], sizes[-1]
     grown = (most - least) / (high - low)
     model = sum(kind.bytes_per_token for kind in cost.kinds)
     ratio = grown / model if model else 0.0
-    for context, size in known:
+    for context, size in sizes:
         print(f"counters: {size / 1e6:,.1f} MB of attention in a step at {context:,} tokens")
     print(f"counters: {grown:,.0f} bytes a token, the bound counts {model:,.0f}: {ratio:.3f} x")
     time_us = sum(kind.slope_us or 0.0 for kind in cost.kinds)

@@ -108,9 +108,9 @@ def test_the_report_and_its_figures_have_them() -> None:
 def test_a_slope_far_above_its_bytes_is_a_finding() -> None:
     assert list(_slope.look(report())) == []
     slow = replace(FULL, slope_us=380.0, slope_low_us=370.0, slope_high_us=390.0)
-    (seen,) = _slope.look(report(kinds=(slow, WINDOW)))
-    assert "take 380.00 us more" in seen.text
-    assert "their bytes 140.00 us" in seen.text
+    (observation,) = _slope.look(report(kinds=(slow, WINDOW)))
+    assert "take 380.00 us more" in observation.text
+    assert "their bytes 140.00 us" in observation.text
     unsure = replace(slow, slope_low_us=200.0)
     assert list(_slope.look(report(kinds=(unsure,)))) == []
     assert list(_slope.look(report(kinds=(slow,), bandwidth=None))) == []
@@ -118,7 +118,7 @@ def test_a_slope_far_above_its_bytes_is_a_finding() -> None:
 
 def test_a_window_that_grows_is_a_finding() -> None:
     grown = replace(WINDOW, slope_us=60.0, slope_low_us=50.0, slope_high_us=70.0)
-    (seen,) = _slope.look(report(kinds=(grown,)))
-    assert seen.subject == "window"
-    assert "their bytes 0.00 us" in seen.text
+    (observation,) = _slope.look(report(kinds=(grown,)))
+    assert observation.subject == "window"
+    assert "their bytes 0.00 us" in observation.text
     assert list(_slope.look(report(kinds=(replace(grown, slope_low_us=-1.0),)))) == []

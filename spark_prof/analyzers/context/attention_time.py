@@ -32,13 +32,13 @@ def attention_us(
     attends, states = np.isin(component, list(components)), component == _STATE
     step = positions(steps.index.to_numpy(), placed["step"].to_numpy())
     roles = placed["role"].astype("category")
-    others = [part_of(str(role)) == DRAFTER or role == _PREPARED for role in roles.cat.categories]
-    counted = (attends | states) & (step >= 0) & ~copies_in(placed)
-    counted &= ~np.array([*others, False])[roles.cat.codes.to_numpy()]
+    outside = [part_of(str(role)) == DRAFTER or role == _PREPARED for role in roles.cat.categories]
+    relevant = (attends | states) & (step >= 0) & ~copies_in(placed)
+    relevant &= ~np.array([*outside, False])[roles.cat.codes.to_numpy()]
     layer = placed["layer"].to_numpy(np.int64)
     us = (placed["end_ns"] - placed["start_ns"]).to_numpy(np.float64) / 1e3
-    in_layers = counted & (layer >= 0)
-    if not in_layers.any() or us[in_layers].sum() < _NEARLY_ALL * us[counted].sum():
+    in_layers = relevant & (layer >= 0)
+    if not in_layers.any() or us[in_layers].sum() < _NEARLY_ALL * us[relevant].sum():
         return None
     sums = []
     for group in groups:

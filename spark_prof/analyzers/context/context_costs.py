@@ -58,10 +58,10 @@ def context_cost(
         roofline: whose bandwidth the bound has.
     """
     decode = _decoding(steps)
-    chosen = _widest(decode)
-    if chosen is None:
+    size = _widest(decode)
+    if size is None:
         return None
-    batch, width = chosen
+    batch, width = size
     decode = _of_size(decode, batch, width)
     context = decode["context"].to_numpy(np.float64)
     bandwidth = roofline.ceilings.bandwidth if roofline else None
@@ -99,9 +99,9 @@ def _decoding(steps: pd.DataFrame) -> pd.DataFrame:
     )
     whole = (steps["context_tokens"].to_numpy(np.int64) > 0) & (requests > 0)
     whole &= (steps["phase"].astype(str) == "decode").to_numpy() & (tokens > 0)
-    each = np.maximum(requests, 1)
+    sequences = np.maximum(requests, 1)
     steps = steps.assign(
-        context=steps["context_tokens"].to_numpy(np.float64) / each, width=tokens / each
+        context=steps["context_tokens"].to_numpy(np.float64) / sequences, width=tokens / sequences
     )
     return steps[whole]
 
@@ -133,8 +133,8 @@ def _kind_cost(
         full = context + width >= group.window
         inside = context[~full]
         grows = len(inside) >= FEWEST and float(np.ptp(inside)) >= NARROWEST
-        kept = ~full if grows else full
-        us, context = us[kept], context[kept]
+        mask = ~full if grows else full
+        us, context = us[mask], context[mask]
     low, high = float(context.min(initial=cost.longest)), float(context.max(initial=0.0))
     middle = float(np.median(us)) if len(us) else 0.0
     row = LayerKindCost(group.kind, len(group.layers), group.window, low, high, middle, grows)
@@ -143,7 +143,7 @@ def _kind_cost(
     if high - low < NARROWEST:
         return replace(row, why_not="narrow")
     load = Load(width * cost.batch, cost.batch, width * cost.batch, 0.0)
-    read = [read_bytes(group, replace(load, context=each), shape) for each in (low, high)]
+    read = [read_bytes(group, replace(load, context=end), shape) for end in (low, high)]
     a_token = (read[1] - read[0]) / (high - low)
     bound_us = a_token / cost.bandwidth * 1e9 if cost.bandwidth else None
     row = replace(row, bytes_per_token=a_token, bound_us=bound_us)
@@ -181,14 +181,14 @@ def _marks(
     shape: Shape,
     bandwidth: float | None,
 ) -> list[ContextMark]:
-    found = []
+    marks = []
     low, high = ends[0] * (1 - _BEYOND), ends[1] * (1 + _BEYOND)
     for mark in MARKS:
         read = read_bytes(group, replace(load, context=float(mark)), shape)
         us = line.at(mark) if low <= mark <= high else None
         bound_us = read / bandwidth * 1e6 if bandwidth and group.kind not in STATES else None
-        found.append(ContextMark(mark, us, bound_us))
-    return found
+        marks.append(ContextMark(mark, us, bound_us))
+    return marks
 
 
 def _speed(

@@ -35,15 +35,15 @@ def layer_groups(facts: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
     read = Config(mapping_in(facts, "model_config"))
     shape, kinds = shape_of(facts), layer_kinds(read)
     latent = [state for state in architecture_of(read).states if state.kind == "latent"]
-    found: dict[tuple[str, int], list[int]] = {}
+    layers_by_kind: dict[tuple[str, int], list[int]] = {}
     for layer, kind in enumerate(kinds):
         name = _named(kind, read, latent)
         if name in STATES or (name in READING and shape.kv_elements):
-            found.setdefault((name, shape.window(layer)), []).append(layer)
+            layers_by_kind.setdefault((name, shape.window(layer)), []).append(layer)
     index = latent[1] if len(latent) > 1 else None
     return tuple(
         LayerGroup(kind, tuple(layers), window, index if kind == "sparse" else None)
-        for (kind, window), layers in found.items()
+        for (kind, window), layers in layers_by_kind.items()
     )
 
 

@@ -78,11 +78,11 @@ def _slope(x: Floats, y: Floats) -> float | None:
     """The weighted median of the slopes between all pairs; None where all have one x."""
     first, second = np.triu_indices(len(x), 1)
     apart = x[second] - x[first]
-    some = apart > 0
-    if not some.any():
+    distinct = apart > 0
+    if not distinct.any():
         return None
-    slopes = (y[second] - y[first])[some] / apart[some]
+    slopes = (y[second] - y[first])[distinct] / apart[distinct]
     order = np.argsort(slopes)
-    weights = np.cumsum(apart[some][order])
+    weights = np.cumsum(apart[distinct][order])
     middle = int(np.searchsorted(weights, weights[-1] / 2))
     return float(slopes[order[middle]])

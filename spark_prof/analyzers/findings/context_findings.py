@@ -48,7 +48,7 @@ def _slope(report: Report) -> Iterator[Observation]:
 
 def _gain(report: Report, cost: ContextCost, kind: LayerKindCost, slope_us: float) -> float | None:
     """In ms of a token, at the mean recorded context; None where a token is of other steps."""
-    told = report.steps.told
-    if told is None or told.screen.batch != cost.batch or cost.speed is None:
+    headline = report.steps.told
+    if headline is None or headline.screen.batch != cost.batch or cost.speed is None:
         return None
     return slope_us * min(cost.mean, kind.longest) / 1e3 / cost.speed.tokens / 1e3

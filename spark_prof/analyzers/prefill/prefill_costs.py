@@ -60,25 +60,25 @@ def prefill_of(
     reading = reading[(reading["prefill_tokens"] > 0).to_numpy()]
     if reading.empty and mixed.empty:
         return None
-    known = {(row.component, row.name): row for row in kernels}
+    by_name = {(row.component, row.name): row for row in kernels}
     roof = next((p for p in roofline.phases if p.phase == "prefill"), None) if roofline else None
-    found = Prefill(
+    prefill = Prefill(
         steps=len(reading),
         mixed=len(mixed),
         tokens=float(reading["prefill_tokens"].mean()) if len(reading) else 0.0,
         step_us=roof.step_us if roof else None,
         floor_us=roof.floor_us if roof else None,
-        products=_products(roof.rows, known, roofline.ceilings) if roof and roofline else (),
+        products=_products(roof.rows, by_name, roofline.ceilings) if roof and roofline else (),
         budget=budget,
     )
     if "step_us" not in steps:
-        return found
-    alone = (reading["step_us"] / reading["prefill_tokens"]).to_numpy(np.float64)
+        return prefill
+    token_us = (reading["step_us"] / reading["prefill_tokens"]).to_numpy(np.float64)
     return replace(
-        found,
-        attention=_attention(bundle, rank, placed, reading, known, roofline),
+        prefill,
+        attention=_attention(bundle, rank, placed, reading, by_name, roofline),
         chunks=_chunks(steps[phase == "decode"], mixed),
-        alone_us=float(np.median(alone)) if len(alone) else None,
+        alone_us=float(np.median(token_us)) if len(token_us) else None,
     )
 
 
@@ -90,13 +90,13 @@ def _precision(kernel: KernelRow | None) -> str:
 
 
 def _products(
-    rows: Iterable[RooflineRow], known: Kernels, ceilings: Ceilings
+    rows: Iterable[RooflineRow], by_name: Kernels, ceilings: Ceilings
 ) -> tuple[PromptProduct, ...]:
     """Rows with operations, those of one component and product in one precision together."""
     sums: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in rows:
         if row.operations > 0 and row.component in PRODUCTS:
-            precision = _precision(known.get((row.component, row.name)))
+            precision = _precision(by_name.get((row.component, row.name)))
             total = sums[row.component, ", ".join(row.weights) or row.product, precision]
             total[0] += row.step_us
             total[1] += row.operations * row.calls
@@ -112,35 +112,35 @@ def _attention(
     rank: int,
     placed: pd.DataFrame,
     reading: pd.DataFrame,
-    known: Kernels,
+    by_name: Kernels,
     roofline: Roofline | None,
 ) -> PromptAttention | None:
-    alone = reading[(reading["prefill_requests"] == 1).to_numpy()]
-    alone = alone[(alone["context_tokens"] >= 0).to_numpy()]
+    single = reading[(reading["prefill_requests"] == 1).to_numpy()]
+    single = single[(single["context_tokens"] >= 0).to_numpy()]
     facts = bundle.facts(rank)
     groups = [g for g in layer_groups(facts) if g.kind not in STATES and not g.window]
-    if alone.empty or not groups:
+    if single.empty or not groups:
         return None
     tokens, before = (
-        alone[name].to_numpy(np.float64) for name in ("prefill_tokens", "context_tokens")
+        single[name].to_numpy(np.float64) for name in ("prefill_tokens", "context_tokens")
     )
     layers = sum(len(group.layers) for group in groups)
     ends = int(tokens.min()), int(tokens.max())
-    by_group = attention_us(placed, alone, groups, (_ATTENTION,))
+    by_group = attention_us(placed, single, groups, (_ATTENTION,))
     if by_group is None:
-        return PromptAttention(len(alone), *ends, layers, 0.0, why_not="layers")
+        return PromptAttention(len(single), *ends, layers, 0.0, why_not="layers")
     us = np.sum(by_group, axis=0)
-    row = PromptAttention(len(alone), *ends, layers, float(np.median(us)))
+    row = PromptAttention(len(single), *ends, layers, float(np.median(us)))
     # A token sees what was there, and of the new ones itself and those before it.
     pairs = tokens * (before + (tokens + 1) / 2) / 1e6
-    if len(alone) < FEWEST:
+    if len(single) < FEWEST:
         return replace(row, why_not="few")
     if pairs.max() < _WIDER * pairs.min():
         return replace(row, why_not="narrow")
     line = robust_line(pairs, us)
     if line is None or (line.high - line.low) / 2 > _SURE * abs(line.slope):
         return replace(row, why_not="scatter")
-    rows = [kernel for (component, _), kernel in known.items() if component == _ATTENTION]
+    rows = [kernel for (component, _), kernel in by_name.items() if component == _ATTENTION]
     precision = _precision(max(rows, key=lambda kernel: kernel.us, default=None))
     return replace(
         row,
@@ -169,13 +169,13 @@ def _chunks(decode: pd.DataFrame, mixed: pd.DataFrame) -> tuple[ChunkCost, ...]:
         if len(rows) < _FEWEST_MIXED:
             continue
         extra = (rows["step_us"] - rows["usual"]).to_numpy(np.float64)
-        read = rows["prefill_tokens"].to_numpy(np.float64)
+        tokens_read = rows["prefill_tokens"].to_numpy(np.float64)
         chunks.append(
             ChunkCost(
-                int(read.min()), int(read.max()), len(rows),
+                int(tokens_read.min()), int(tokens_read.max()), len(rows),
                 float(rows["decode_requests"].mean()), float(rows["usual"].mean()),
                 float(rows["step_us"].median()), float(np.median(extra)),
-                float(np.median(extra / read)),
+                float(np.median(extra / tokens_read)),
             )
         )  # fmt: skip
     return tuple(chunks)

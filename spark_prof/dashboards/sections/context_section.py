@@ -78,14 +78,14 @@ def _lost(speed: ContextSpeed, lost: float, digits: int) -> Iterator[str]:
     parts.append((max(speed.other_us, 0.0), "outside of attention"))
     whole = sum(us for us, _ in parts)
     # Rounded up to each part, and the rest of it to the next.
-    told, up_to, before = [], 0.0, 0.0
+    amounts, up_to, before = [], 0.0, 0.0
     for us, name in parts:
         up_to += us
         rounded = round(lost * up_to / whole, digits) if whole else 0.0
-        told.append((rounded - before, name))
+        amounts.append((rounded - before, name))
         before = rounded
-    some = [(amount, name) for amount, name in told if amount >= 0.5 * 10**-digits]
-    for place, (amount, name) in enumerate(some):
+    visible = [(amount, name) for amount, name in amounts if amount >= 0.5 * 10**-digits]
+    for place, (amount, name) in enumerate(visible):
         of = f" of the {lost:,.{digits}f}" if not place else ""
         verb = " are" if not place else ""
         yield f"{amount:,.{digits}f}{of}{verb} {name}"
@@ -169,17 +169,17 @@ def _kinds(cost: ContextCost) -> Section:
 
 def _marks(cost: ContextCost) -> Section:
     """What each kind takes at some contexts; those that were not recorded have the bound only."""
-    known = [kind for kind in cost.kinds if kind.marks]
-    if not any(mark.us is not None for kind in known for mark in kind.marks):
-        known = []
-    places = range(len(known[0].marks) if known else 0)
+    rows = [kind for kind in cost.kinds if kind.marks]
+    if not any(mark.us is not None for kind in rows for mark in kind.marks):
+        rows = []
+    places = range(len(rows[0].marks) if rows else 0)
     columns: Sequence[Column] = (
         cells.Text("Layers", _name),
-        *(_at(known[0].marks[place].context, place) for place in places),
-        *(_bound_at(known[0].marks[place].context, place) for place in places),
+        *(_at(rows[0].marks[place].context, place) for place in places),
+        *(_bound_at(rows[0].marks[place].context, place) for place in places),
     )
     intro = ("In a step; a dash where no such context was recorded.",)
-    return table("context-marks", "Attention at some contexts", known, columns, intro)
+    return table("context-marks", "Attention at some contexts", rows, columns, intro)
 
 
 def _at(context: int, place: int) -> Column:
@@ -206,15 +206,15 @@ def context_lines(report: Report) -> Plot:
             continue
         color = colors[place % len(colors)]
         ends = [kind.shortest, kind.longest]
-        drawn = {"mode": "lines", "x": ends}
+        layout = {"mode": "lines", "x": ends}
         chart.add_scatter(
             y=[kind.base_us + kind.slope_us * end / 1e3 for end in ends],
-            name=_name(kind), line={"color": color, "width": 3}, **drawn,
+            name=_name(kind), line={"color": color, "width": 3}, **layout,
         )  # fmt: skip
         if kind.bound_us and kind.grows:
             chart.add_scatter(
                 y=[kind.bound_us * end / 1e3 for end in ends], name=f"{_name(kind)}, bytes",
-                line={"color": color, "width": 2, "dash": "dot"}, **drawn,
+                line={"color": color, "width": 2, "dash": "dot"}, **layout,
             )  # fmt: skip
     chart.update_xaxes(title={"text": "tokens of context of a mean request"})
     chart.update_yaxes(title={"text": "us of a step"}, rangemode="tozero")

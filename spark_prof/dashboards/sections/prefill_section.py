@@ -21,76 +21,80 @@ _WHY_NOT = {
 
 def sections(report: Report) -> tuple[Section, ...]:
     """All there is about prefill; `--section prefill` shows it."""
-    found = report.prefill
-    if found is None:
+    prefill = report.prefill
+    if prefill is None:
         return ()
-    return (listed("prefill", "Prefill", _sentences(found)), _products(found), _chunks(found))
+    return (listed("prefill", "Prefill", _sentences(prefill)), _products(prefill), _chunks(prefill))
 
 
-def _sentences(found: Prefill) -> Iterator[str]:
-    also = f" and {counted(found.mixed, 'step')} that decode as well" if found.mixed else ""
-    yield f"{counted(found.steps, 'step')} that only read prompts{also}."
-    if found.step_us is not None:
+def _sentences(prefill: Prefill) -> Iterator[str]:
+    also = f" and {counted(prefill.mixed, 'step')} that decode as well" if prefill.mixed else ""
+    yield f"{counted(prefill.steps, 'step')} that only read prompts{also}."
+    if prefill.step_us is not None:
         floor = ""
-        if found.floor_us is not None:
-            floor = f" (its lower bound is {share(found.floor_us / found.step_us)} of that)"
-        tokens = figure(found.tokens, ",.0f")
+        if prefill.floor_us is not None:
+            floor = f" (its lower bound is {share(prefill.floor_us / prefill.step_us)} of that)"
+        tokens = figure(prefill.tokens, ",.0f")
         yield (
-            f"A step that only reads takes {microseconds(found.step_us)} in the median{floor}; "
+            f"A step that only reads takes {microseconds(prefill.step_us)} in the median{floor}; "
             f"the mean one reads {tokens} tokens."
         )
-    if found.steps and not found.products:
+    if prefill.steps and not prefill.products:
         yield (
             "Operations of its products are not known: nothing tells the shapes of the weights, or "
             "which kernels multiply with them."
         )
-    if found.attention is not None:
-        yield from _attention(found.attention)
-    if found.budget is not None:
+    if prefill.attention is not None:
+        yield from _attention(prefill.attention)
+    if prefill.budget is not None:
         yield (
-            f"A batch holds {count(found.budget)} tokens at most (--max-num-batched-tokens): "
+            f"A batch holds {count(prefill.budget)} tokens at most (--max-num-batched-tokens): "
             "longer prompts are read in chunks."
         )
-    yield from _beside(found)
+    yield from _beside(prefill)
 
 
-def _attention(found: PromptAttention) -> Iterator[str]:
-    ends = f"{count(found.shortest)} to {count(found.longest)} tokens"
-    if found.pair_us is None or found.longest_us is None:
-        why = _WHY_NOT.get(found.why_not, found.why_not)
+def _attention(attention: PromptAttention) -> Iterator[str]:
+    ends = f"{count(attention.shortest)} to {count(attention.longest)} tokens"
+    if attention.pair_us is None or attention.longest_us is None:
+        why = _WHY_NOT.get(attention.why_not, attention.why_not)
         yield f"How attention grows with the prompt ({ends}) is not told: {why}."
         return
-    peak = f", {share(found.of_peak)} of the peak in {found.precision}" if found.of_peak else ""
-    rate = 1e6 * found.operations / found.pair_us if found.pair_us > 0 else 0.0
+    peak = (
+        f", {share(attention.of_peak)} of the peak in {attention.precision}"
+        if attention.of_peak
+        else ""
+    )
+    rate = 1e6 * attention.operations / attention.pair_us if attention.pair_us > 0 else 0.0
     speed = f": {operations(rate)}op/s{peak}" if rate else ""
     yield (
-        f"Attention's quadratic part, of {counted(found.layers, 'layer')} and {ends}: "
-        f"{microseconds(found.pair_us)} for a million pairs of a token and one that it sees"
-        f"{speed}; in the step with the most pairs {microseconds(found.longest_us)}."
+        f"Attention's quadratic part, of {counted(attention.layers, 'layer')} and {ends}: "
+        f"{microseconds(attention.pair_us)} for a million pairs of a token and one that it sees"
+        f"{speed}; in the step with the most pairs {microseconds(attention.longest_us)}."
     )
 
 
-def _beside(found: Prefill) -> Iterator[str]:
-    if found.mixed and not found.chunks:
+def _beside(prefill: Prefill) -> Iterator[str]:
+    if prefill.mixed and not prefill.chunks:
         yield (
             "What a chunk costs the decodes beside it is not told: too few mixed steps, or too few "
             "decode steps of their batch sizes."
         )
-    elif found.chunks:
-        most = max(found.chunks, key=lambda row: row.steps)
+    elif prefill.chunks:
+        most = max(prefill.chunks, key=lambda row: row.steps)
         yield (
             f"A chunk of {_span(most)} tokens makes each of the {most.decodes:.1f} decodes beside "
             f"it wait {microseconds(most.extra_us)} longer for its token, "
             f"{microseconds(1000 * most.token_us)} for 1,000 prompt tokens."
         )
-        if found.alone_us is not None:
+        if prefill.alone_us is not None:
             yield (
-                f"Read alone, 1,000 prompt tokens take {microseconds(1000 * found.alone_us)} in "
+                f"Read alone, 1,000 prompt tokens take {microseconds(1000 * prefill.alone_us)} in "
                 "the median step."
             )
 
 
-def _products(found: Prefill) -> Section:
+def _products(prefill: Prefill) -> Section:
     columns = (
         cells.Text("Component", "component"),
         cells.Text("Weights", "what", optional=True),
@@ -106,10 +110,10 @@ def _products(found: Prefill) -> Section:
         "the tokens, a multiply-add counted as two; padding counts as none.",
     )
     title = "Products of prefill steps against the peak"
-    return table("prefill-products", title, found.products, columns, intro)
+    return table("prefill-products", title, prefill.products, columns, intro)
 
 
-def _chunks(found: Prefill) -> Section:
+def _chunks(prefill: Prefill) -> Section:
     columns = (
         cells.Written("Prompt tokens", _span),
         cells.Count("Steps", "steps"),
@@ -124,7 +128,7 @@ def _chunks(found: Prefill) -> Section:
         "of each request that decodes comes later.",
     )
     return table(
-        "prefill-chunks", "What a chunk costs the decodes beside it", found.chunks, columns, intro
+        "prefill-chunks", "What a chunk costs the decodes beside it", prefill.chunks, columns, intro
     )
 
 

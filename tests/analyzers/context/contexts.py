@@ -81,10 +81,12 @@ def recorded(
         given = one.requests + bool(one.prompt_tokens)
         engines.append(engine(number, at, end, output_tokens=given, output_requests=given))
         at = end
-    told = {"model_config": dict(model), "gpu": GPU, "execution": "eager",
+    everything = {"model_config": dict(model), "gpu": GPU, "execution": "eager",
             "dtype": "bfloat16"} | facts  # fmt: skip
-    made = Recorded({0: [Piece(rows, calls, kineto(*traced))]}, {0: engines}, told, modules=modules)
-    return made.assemble(path)
+    recording = Recorded(
+        {0: [Piece(rows, calls, kineto(*traced))]}, {0: engines}, everything, modules=modules
+    )
+    return recording.assemble(path)
 
 
 _MODULE = {

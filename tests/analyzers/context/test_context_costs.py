@@ -32,9 +32,9 @@ def linear(base: float, per_1k: float, scatter: float = 0.0) -> Us:
 
 
 def cost(bundle: Bundle) -> ContextCost:
-    found = summarize(bundle).context
-    assert found is not None
-    return found
+    result = summarize(bundle).context
+    assert result is not None
+    return result
 
 
 def kind(bundle: Bundle, name: str) -> LayerKindCost:
@@ -47,9 +47,9 @@ def sizes(contexts: list[int], **more: Any) -> list[Sized]:
 
 def test_a_planted_line_is_told(tmp_path: Path) -> None:
     layers = [("attention", linear(6, 1.0)), ("attention", linear(4, 0.5))]
-    found = cost(recorded(tmp_path / "b", sizes(SWEEP), layers))
-    assert (found.batch, found.steps, found.why_not) == (1, len(SWEEP), "")
-    (row,) = found.kinds
+    result = cost(recorded(tmp_path / "b", sizes(SWEEP), layers))
+    assert (result.batch, result.steps, result.why_not) == (1, len(SWEEP), "")
+    (row,) = result.kinds
     assert (row.kind, row.layers, row.grows, row.why_not) == ("full", 2, True, "")
     assert row.base_us == pytest.approx(10, rel=0.001)
     assert row.slope_us == pytest.approx(1.5, rel=0.001)
@@ -61,9 +61,9 @@ def test_a_planted_line_is_told(tmp_path: Path) -> None:
 def test_a_mark_is_told_only_where_contexts_were_recorded(tmp_path: Path) -> None:
     layers = [("attention", linear(6, 1.0)), ("attention", linear(4, 0.5))]
     (row,) = cost(recorded(tmp_path / "b", sizes(SWEEP), layers)).kinds
-    told = {mark.context: mark.us for mark in row.marks}
-    assert told[8192] == pytest.approx(10 + 1.5 * 8.192, rel=0.001)
-    assert told[65536] is None
+    by_context = {mark.context: mark.us for mark in row.marks}
+    assert by_context[8192] == pytest.approx(10 + 1.5 * 8.192, rel=0.001)
+    assert by_context[65536] is None
     bounds = {mark.context: mark.bound_us for mark in row.marks}
     assert bounds[65536] == pytest.approx(1e6 * TWO_LAYERS * 65537 / BANDWIDTH)
 
@@ -71,8 +71,8 @@ def test_a_mark_is_told_only_where_contexts_were_recorded(tmp_path: Path) -> Non
 def test_what_a_sequence_loses_is_bytes_kernel_and_rest(tmp_path: Path) -> None:
     layers = [("attention", linear(6, 1.0)), ("attention", linear(4, 0.5))]
     steps = [Sized(c, rest_us=100 + c / 4000) for c in SWEEP]
-    found = cost(recorded(tmp_path / "b", steps, layers))
-    speed, span = found.speed, (found.longest - found.shortest) / 1000
+    result = cost(recorded(tmp_path / "b", steps, layers))
+    speed, span = result.speed, (result.longest - result.shortest) / 1000
     assert speed is not None
     assert speed.bytes_us is not None
     assert speed.kernel_us is not None
@@ -146,17 +146,17 @@ def test_of_chosen_tokens_the_index_alone_grows(tmp_path: Path) -> None:
 def test_a_batch_reads_each_of_its_requests(tmp_path: Path) -> None:
     layers = [("attention", linear(6, 1.0)), ("attention", linear(4, 0.5))]
     steps = [*sizes([200] * 40), *sizes(SWEEP, requests=4)]
-    found = cost(recorded(tmp_path / "b", steps, layers))
-    assert found.batch == 4
-    assert found.kinds[0].bytes_per_token == pytest.approx(4 * TWO_LAYERS)
+    result = cost(recorded(tmp_path / "b", steps, layers))
+    assert result.batch == 4
+    assert result.kinds[0].bytes_per_token == pytest.approx(4 * TWO_LAYERS)
 
 
 def test_outliers_do_not_bend_the_line(tmp_path: Path) -> None:
     def us(context: float, number: int) -> float:
         return (10 + context / 1000) * (9 if number % 9 == 4 else 1)
 
-    found = cost(recorded(tmp_path / "b", sizes(SWEEP), [("attention", us)] * 2))
-    assert found.kinds[0].slope_us == pytest.approx(2.0, rel=0.01)
+    result = cost(recorded(tmp_path / "b", sizes(SWEEP), [("attention", us)] * 2))
+    assert result.kinds[0].slope_us == pytest.approx(2.0, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_outliers_do_not_bend_the_line(tmp_path: Path) -> None:
 )
 def test_what_is_not_told_has_a_reason(tmp_path: Path, contexts: list[int], why: str) -> None:
     layers = [("attention", linear(6, 1.0))] * 2
-    found = cost(recorded(tmp_path / "b", sizes(contexts), layers))
-    assert (found.why_not, found.kinds, found.speed) == (why, (), None)
+    result = cost(recorded(tmp_path / "b", sizes(contexts), layers))
+    assert (result.why_not, result.kinds, result.speed) == (why, (), None)
 
 
 def test_a_model_of_unknown_layers_tells_nothing(tmp_path: Path) -> None:
@@ -177,8 +177,12 @@ def test_a_model_of_unknown_layers_tells_nothing(tmp_path: Path) -> None:
 
 def test_steps_that_scatter_have_no_slope(tmp_path: Path) -> None:
     layers = [("attention", linear(100, 0.05, 0.5))] * 2
-    found = cost(recorded(tmp_path / "b", sizes(SWEEP), layers))
-    assert (found.kinds[0].why_not, found.kinds[0].slope_us, found.speed) == ("scatter", None, None)
+    result = cost(recorded(tmp_path / "b", sizes(SWEEP), layers))
+    assert (result.kinds[0].why_not, result.kinds[0].slope_us, result.speed) == (
+        "scatter",
+        None,
+        None,
+    )
 
 
 def test_an_interval_holds_the_planted_slope() -> None:

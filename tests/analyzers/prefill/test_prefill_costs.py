@@ -26,9 +26,9 @@ FEW = [("attention", lambda context, number: 5.0)]
 
 
 def prefill(bundle: Bundle) -> Prefill:
-    found = summarize(bundle).prefill
-    assert found is not None
-    return found
+    result = summarize(bundle).prefill
+    assert result is not None
+    return result
 
 
 def prompts(lengths: list[int]) -> list[Sized]:
@@ -41,8 +41,8 @@ def quadratic(lengths: list[int], base: float, per_million: float) -> Us:
 
 def test_the_planted_quadratic_part_is_told(tmp_path: Path) -> None:
     layers = [("attention", quadratic(LENGTHS, 5, 30)), ("attention", quadratic(LENGTHS, 5, 10))]
-    found = prefill(recorded(tmp_path / "b", prompts(LENGTHS), layers))
-    attention = found.attention
+    result = prefill(recorded(tmp_path / "b", prompts(LENGTHS), layers))
+    attention = result.attention
     assert attention is not None
     assert (attention.steps, attention.shortest, attention.longest) == (48, 256, 4096)
     assert attention.layers == 2
@@ -56,9 +56,9 @@ def test_the_planted_quadratic_part_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("lengths", "why"), [(LENGTHS[:9], "few"), ([1000, 1100] * 20, "narrow")])
 def test_a_reason_stands_for_what_is_not_told(tmp_path: Path, lengths: list[int], why: str) -> None:
     layers = [("attention", quadratic(lengths, 5, 30))] * 2
-    found = prefill(recorded(tmp_path / "b", prompts(lengths), layers)).attention
-    assert found is not None
-    assert (found.why_not, found.pair_us) == (why, None)
+    result = prefill(recorded(tmp_path / "b", prompts(lengths), layers)).attention
+    assert result is not None
+    assert (result.why_not, result.pair_us) == (why, None)
 
 
 def test_a_chunk_costs_what_a_mixed_step_is_longer(tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_a_chunk_costs_what_a_mixed_step_is_longer(tmp_path: Path) -> None:
         steps.append(
             Sized(100, batch, "mixed" if mixed else "decode", tokens, rest_us=rest)
         )  # fmt: skip
-    found = prefill(recorded(tmp_path / "b", steps, FEW))
-    assert (found.steps, found.mixed, found.alone_us) == (0, 12, None)
-    assert [(row.low, row.high, row.steps) for row in found.chunks] == [
+    result = prefill(recorded(tmp_path / "b", steps, FEW))
+    assert (result.steps, result.mixed, result.alone_us) == (0, 12, None)
+    assert [(row.low, row.high, row.steps) for row in result.chunks] == [
         (100, 100, 6),
         (512, 512, 6),
     ]
-    for row in found.chunks:
+    for row in result.chunks:
         assert row.extra_us == pytest.approx(0.5 * row.low, abs=0.2)
         assert row.token_us == pytest.approx(0.5, rel=0.01)
 
@@ -101,13 +101,13 @@ FOUND = Prefill(
 )  # fmt: skip
 
 
-def report(found: Prefill | None) -> Report:
-    return replace(SAMPLES["mixture_of_experts"], prefill=found)
+def report(result: Prefill | None) -> Report:
+    return replace(SAMPLES["mixture_of_experts"], prefill=result)
 
 
 def test_the_sections_say_shares_of_the_peak_and_what_decodes_wait() -> None:
-    told, products, chunks = sections(report(FOUND))
-    text = " ".join(str(row[0]) for row in told.rows)
+    section, products, chunks = sections(report(FOUND))
+    text = " ".join(str(row[0]) for row in section.rows)
     assert "its lower bound is 50.0 % of that" in text
     assert "24.3 % of the peak in bf16" in text
     assert "makes each of the 7.5 decodes beside it wait 1.00 ms longer" in text
@@ -124,8 +124,8 @@ def test_the_sections_say_shares_of_the_peak_and_what_decodes_wait() -> None:
 def test_what_is_not_known_is_said() -> None:
     assert FOUND.attention is not None
     unknown = replace(FOUND.attention, pair_us=None, longest_us=None, why_not="narrow")
-    told = sections(report(replace(FOUND, products=(), chunks=(), attention=unknown)))[0]
-    text = " ".join(str(row[0]) for row in told.rows)
+    section = sections(report(replace(FOUND, products=(), chunks=(), attention=unknown)))[0]
+    text = " ".join(str(row[0]) for row in section.rows)
     assert "Operations of its products are not known" in text
     assert "record short and long ones" in text
     assert "What a chunk costs the decodes beside it is not told" in text
