@@ -9,7 +9,7 @@ from spark_prof.analyzers.context.context_rows import ContextCost, ContextSpeed,
 from spark_prof.analyzers.context.robust_line import FEWEST
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, new_figure
+from spark_prof.dashboards.charts import Plot, label, new_figure
 from spark_prof.dashboards.colors import COLORS, NEUTRAL
 from spark_prof.dashboards.section import Column, Section, listed, table
 from spark_prof.dashboards.units import (
@@ -209,11 +209,11 @@ def context_lines(report: Report) -> Plot:
         layout = {"mode": "lines", "x": ends}
         chart.add_scatter(
             y=[kind.base_us + kind.slope_us * end / 1e3 for end in ends],
-            name=_name(kind), line={"color": color, "width": 3}, **layout,
+            name=label(_name(kind)), line={"color": color, "width": 3}, **layout,
         )  # fmt: skip
         if kind.bound_us and kind.grows:
             chart.add_scatter(
-                y=[kind.bound_us * end / 1e3 for end in ends], name=f"{_name(kind)}, bytes",
+                y=[kind.bound_us * end / 1e3 for end in ends], name=label(f"{_name(kind)}, bytes"),
                 line={"color": color, "width": 2, "dash": "dot"}, **layout,
             )  # fmt: skip
     chart.update_xaxes(title={"text": "tokens of context of a mean request"})
