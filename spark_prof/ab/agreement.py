@@ -90,9 +90,9 @@ def keep_verdict(
     depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
     text = setting.options.text is not None
     verdict = judge(positions, bits_of(setting), floor, layers, depth, text=text)
-    setting.keeper.add(gates=(Gate(shape.requests, verdict),))
+    setting.keeper.add(gates=(Gate(shape.requests, verdict, shape.prompt_tokens),))
     for line in verdict.reasons:
-        setting.say(f"gate at batch size {shape.requests}: {line}")
+        setting.say(f"gate, {shape.words}: {line}")
     return verdict.passed
 
 

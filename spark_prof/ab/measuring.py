@@ -12,6 +12,7 @@ import msgspec
 
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.messages import Batch, Facts, Generate, Rows, Switch, Times
+from spark_prof.ab.result import USUAL_CONTEXT
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.ab.timed_steps import (
     SETTLE,
@@ -45,7 +46,8 @@ class Shape:
         """For people."""
         if self.phase == "prefill":
             return f"prefill of {self.prompt_tokens} tokens"
-        return f"decoding at batch size {self.requests}"
+        where = "" if self.prompt_tokens == USUAL_CONTEXT else f", context {self.prompt_tokens}"
+        return f"decoding at batch size {self.requests}{where}"
 
 
 def impossible(shape: Shape, facts: Facts) -> str:

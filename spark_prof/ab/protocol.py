@@ -212,11 +212,11 @@ def _generations(
     """What the gate generates at each batch size, and the file for side a's logits."""
     for shape in shapes:
         if shape.phase == "decode":
-            setting.say(f"comparing what the sides say at batch size {shape.requests}")
+            setting.say(f"comparing what the sides say, {shape.words}")
             yield (
                 shape,
                 gate_batch(setting.options.gate_tokens, shape, facts),
-                setting.logits(shape.requests),
+                setting.logits(shape),
             )
 
 
@@ -255,11 +255,18 @@ def _measure(
 def recorded(shapes: Sequence[Shape], runs: Sequence[Run]) -> tuple[Shape, ...]:
     """The shapes of which kernels are recorded.
 
-    The first that decodes. Where the host was behind there, what the kernels save cannot be checked
-    against the step: then also the first one at which it was ahead on both sides.
+    The first that decodes, at the shortest context. Where the host was behind there, what the
+    kernels save cannot be checked against the step: then also the first one of that context at
+    which it was ahead on both sides.
     """
     decode = [shape for shape in shapes if shape.phase == "decode"]
-    ahead = {run.requests for run in runs if run.phase == "decode" and host_ahead(run)}
+    decode = [shape for shape in decode if shape.prompt_tokens == decode[0].prompt_tokens]
+    ahead = {
+        run.requests
+        for run in runs
+        if run.phase == "decode" and host_ahead(run)
+        if not decode or run.prompt_tokens == decode[0].prompt_tokens
+    }
     if not decode or decode[0].requests in ahead:
         return tuple(decode[:1])
     return (decode[0], *[shape for shape in decode if shape.requests in ahead][:1])
@@ -270,7 +277,9 @@ def _keep_itself(
 ) -> None:
     """Adds side a against itself to the result."""
     test = aa_test(estimate, captured_again=captured_again)
-    setting.keeper.add(aa=(AARun(shape.requests, test, captured_again=captured_again),))
+    tokens = shape.prompt_tokens
+    row = AARun(shape.requests, test, captured_again=captured_again, prompt_tokens=tokens)
+    setting.keeper.add(aa=(row,))
     setting.say(test.line)
 
 
@@ -429,9 +438,9 @@ def run_two_engines(setting: Setting) -> None:
     finally:
         # Where a start failed, what the earlier ones measured is kept.
         starts.tell()
-        for size in setting.options.batch_sizes:
+        for shape in setting.shapes:
             with suppress(OSError):
-                setting.logits(size).unlink(missing_ok=True)
+                setting.logits(shape).unlink(missing_ok=True)
 
 
 def _renamed(rank: RankSwaps, name: str) -> RankSwaps:

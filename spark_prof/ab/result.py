@@ -91,6 +91,8 @@ class RankSwaps:
 
 
 Mode = Literal["one engine", "two engines"]
+USUAL_CONTEXT = 128
+"""Tokens of each prompt when decoding is measured, where nobody asked for another length."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class AARun:
     captured_again: bool = False
     """With CUDA graphs of its own for the second one, which lie elsewhere in memory; else the same
     ones, in which nothing can differ."""
+    prompt_tokens: int = USUAL_CONTEXT  # of each request
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,7 @@ class Gate:
 
     requests: int  # the batch size
     verdict: Verdict  # what came out
+    prompt_tokens: int = USUAL_CONTEXT  # of each request
 
 
 @dataclass(frozen=True)
@@ -210,9 +214,9 @@ class Result:
     swaps: tuple[RankSwaps, ...] = ()
     """What became of them, a rank each; with two engines those of both, one after another."""
     gates: tuple[Gate, ...] = ()
-    """One a batch size. Without one, nothing tells whether the sides agree."""
+    """One a batch size and context. Without one, nothing tells whether the sides agree."""
     aa: tuple[AARun, ...] = ()  # side a against itself, before the sides were compared
-    runs: tuple[Run, ...] = ()  # one a batch size, then one a prompt's length
+    runs: tuple[Run, ...] = ()  # one a batch size and context, then one a prompt's length
     attributions: tuple[Attribution, ...] = ()
     """Where the gain came from, one a recorded batch size."""
     recordings: tuple[Recording, ...] = ()  # what those rest on

@@ -13,7 +13,14 @@ from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
-from spark_prof.ab.result import Range, RankSwaps, Result, SideCosts, to_json
+from spark_prof.ab.result import (
+    USUAL_CONTEXT,
+    Range,
+    RankSwaps,
+    Result,
+    SideCosts,
+    to_json,
+)
 from spark_prof.ab.sides import Side
 from spark_prof.errors import one_line, os_errors
 from spark_prof.files import write_whole
@@ -75,7 +82,8 @@ class Options:
     """Requests that decode at a time, one measurement each."""
     prefill: tuple[int, ...] = (128, 1024)  # lengths of prompts whose prefill is measured
     seconds: float = 20.0  # to spend on one measurement
-    context: int = 128  # tokens of each prompt when decoding is measured
+    contexts: tuple[int, ...] = (USUAL_CONTEXT,)
+    """Tokens of each prompt when decoding is measured, one measurement each at every batch size."""
     gate_tokens: int | None = None
     """That each request generates for the correctness gate; None for as many as make the gate's
     positions enough."""
@@ -90,7 +98,11 @@ class Options:
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """What is measured, decoding first."""
-        decode = (Shape("decode", size, self.context) for size in self.batch_sizes)
+        decode = (
+            Shape("decode", size, context)
+            for context in sorted(self.contexts)
+            for size in self.batch_sizes
+        )
         prefill = (Shape("prefill", 1, length) for length in self.prefill)
         return (*decode, *prefill)
 
@@ -123,9 +135,9 @@ class Setting:
         ]
         return Engine(command, environment, path, self.options.timeout, files=files)
 
-    def logits(self, requests: int) -> Path:
+    def logits(self, shape: Shape) -> Path:
         """The file in which side a's logits wait for the other side."""
-        return self.options.folder.absolute() / f".logits-{requests}"
+        return self.options.folder.absolute() / f".logits-{shape.requests}-{shape.prompt_tokens}"
 
 
 def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts:

@@ -18,6 +18,7 @@ from spark_prof.analyzers.breakdown import (
 )
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.context.context_rows import ContextCost
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
@@ -25,6 +26,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.pauses import Pauses
+from spark_prof.analyzers.prefill.prefill_rows import Prefill
 from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
 from spark_prof.analyzers.requests.request_rows import Served
@@ -227,6 +229,9 @@ class Report:
     # How long kernels waited on their stream for the one before them, which no other time has.
     ahead_us: float = 0.0
     speculation: Speculation | None = None  # None where no drafts were recorded
+    # What context costs a decode step, at the batch size that tells most; None without such steps.
+    context: ContextCost | None = None
+    prefill: Prefill | None = None  # what reading prompts takes; None where no step reads any
 
     @property
     def broken(self) -> tuple[str, ...]:

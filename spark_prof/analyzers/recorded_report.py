@@ -29,6 +29,8 @@ from spark_prof.analyzers.breakdown import (
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.context.context_costs import context_cost
+from spark_prof.analyzers.context.context_rows import ContextCost
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_batches import counters_of
@@ -53,6 +55,8 @@ from spark_prof.analyzers.model import (
 from spark_prof.analyzers.module_rows import modules_of
 from spark_prof.analyzers.overhead import Overhead, overhead_of
 from spark_prof.analyzers.pauses import Pauses, pauses_of
+from spark_prof.analyzers.prefill.prefill_costs import prefill_of
+from spark_prof.analyzers.prefill.prefill_rows import Prefill
 from spark_prof.analyzers.rank_layout import Parallel, parallel_of
 from spark_prof.analyzers.ranks.rank_rows import rank_row
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
@@ -313,6 +317,27 @@ class RecordedReport(LazyReport):
         facts = self.facts
         return speculation_of(
             facts.bundle, facts.rank, facts.placed, facts.steps, self.steps, facts.batch
+        )
+
+    @cached_property
+    def context(self) -> ContextCost | None:
+        """What context costs a decode step, at the batch size that tells most."""
+        if self.every_batch is not None:
+            return self.every_batch.context
+        facts = self.facts
+        return context_cost(
+            facts.bundle, facts.rank, facts.placed, facts.steps, facts.timed_only, self.roofline
+        )
+
+    @cached_property
+    def prefill(self) -> Prefill | None:
+        """What reading prompts takes."""
+        if self.every_batch is not None:
+            return self.every_batch.prefill
+        facts = self.facts
+        budget = self.requests.max_num_batched_tokens if self.requests else None
+        return prefill_of(
+            facts.bundle, facts.rank, facts.placed, facts.steps, self.kernels, self.roofline, budget
         )
 
     @cached_property

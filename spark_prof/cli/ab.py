@@ -64,6 +64,12 @@ def ab(
         float, typer.Option(min=0.1, help="Time to spend on each measurement.")
     ] = 20.0,
     context: options.ContextOption = 128,
+    contexts: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N", help="Several such lengths, each measured: 1k,8k,64k (k is 1,024)."
+        ),
+    ] = "",
     gate_tokens: options.GateTokens = None,
     text: options.TextOption = None,
     starts: Annotated[
@@ -117,10 +123,11 @@ def ab(
         raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
     folder = options.run_folder("ab", out, text, "seconds", seconds, timeout)
     sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
+    lengths = options.token_counts(contexts, "--contexts 1k,8k") if contexts else (context,)
     none = prefill.strip() in ("", "none")
     prompts = () if none else options.whole_numbers(prefill, "--prefill 128", most=_MOST)
     settings = Options(
-        folder, sizes, prompts, seconds, context, gate_tokens, not no_record, starts, timeout,
+        folder, sizes, prompts, seconds, lengths, gate_tokens, not no_record, starts, timeout,
         time_anyway, text, at_once,
     )  # fmt: skip
     engine, other = engine_command(command or []), parse_side(a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import sys
 import time
@@ -124,6 +125,19 @@ def whole_numbers(
     if twice or not least <= min(numbers) <= max(numbers) <= most:
         raise CommandError(f"{text!r:.40}: give each number from {least} on once, as in {example}")
     return numbers
+
+
+_MOST_TOKENS = 100_000_000
+_THOUSANDS = re.compile(r"(\d{1,6}) ?[kK](?=\s*(?:,|$))", re.ASCII)
+
+
+def token_counts(text: str, example: str) -> tuple[int, ...]:
+    """The different numbers of tokens of an option's text, where k is 1,024 of them.
+
+    token_counts("1k,8k,100", "--contexts 1k,8k") == (1024, 8192, 100)
+    """
+    plain = _THOUSANDS.sub(lambda match: str(1024 * int(match[1])), text)
+    return whole_numbers(plain, example, most=_MOST_TOKENS)
 
 
 def show(text: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from spark_prof.ab.accuracy_gate import Verdict
 from spark_prof.ab.result import (
+    USUAL_CONTEXT,
+    Gate,
     Result,
     Run,
     chosen_run,
@@ -128,9 +130,15 @@ def step_time(us: float | None) -> Figure:
 def what_ran(run: Run) -> str:
     """Which steps a run timed: batch 8, or prefill 1,024, the prompt's tokens."""
     if run.phase == "decode":
-        return f"batch {run.requests}"
+        return decoded_at(run.requests, run.prompt_tokens)
     prompts = f"{run.requests} x " if run.requests > 1 else ""
     return f"prefill {prompts}{count(run.prompt_tokens)}"
+
+
+def decoded_at(requests: int, context: int) -> str:
+    """A batch size, with the context where it is not the usual one: batch 8, context 8,192."""
+    where = "" if context == USUAL_CONTEXT else f", context {count(context)}"
+    return f"batch {requests}{where}"
 
 
 def _unit(run: Run) -> str:
@@ -246,10 +254,13 @@ def _alone(verdict: Verdict) -> str:
 
 
 def _verdict_of(result: Result, run: Run | None) -> Verdict | None:
-    """The gate's at the run's batch size, else the first."""
-    verdicts = {gate.requests: gate.verdict for gate in reversed(result.gates)}
-    first = result.gates[0].verdict if result.gates else None
-    return verdicts.get(run.requests, first) if run else first
+    """The gate's at the run's batch size and context, else the first."""
+    gates = sorted(result.gates, key=lambda gate: run is None or not _is_of(gate, run))
+    return gates[0].verdict if gates else None
+
+
+def _is_of(gate: Gate, run: Run) -> bool:
+    return (gate.requests, gate.prompt_tokens) == (run.requests, run.prompt_tokens)
 
 
 def _why(result: Result) -> str:

@@ -10,6 +10,7 @@ from statistics import median
 from spark_prof.ab.accuracy_gate import Figures, LayerError, Verdict
 from spark_prof.ab.result import (
     AARun,
+    Gate,
     Range,
     Result,
     Run,
@@ -24,7 +25,14 @@ from spark_prof.ab.result import (
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
 from spark_prof.analyzers.typed_command import NONE, command
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.ab_answer import agreement, interval, shown_effect, step_time, what_ran
+from spark_prof.dashboards.ab_answer import (
+    agreement,
+    decoded_at,
+    interval,
+    shown_effect,
+    step_time,
+    what_ran,
+)
 from spark_prof.dashboards.compare_gate import numbers
 from spark_prof.dashboards.section import Column, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import MISSING, between, count, counted, figure, share, size
@@ -79,7 +87,7 @@ def gains(result: Result) -> Section:
 def itself(result: Result) -> Section:
     """Side a compared with itself."""
     columns = (
-        cells.Text("Steps", lambda run: f"batch {run.requests}{_again(run)}"),
+        cells.Text("Steps", lambda run: f"{_of_batch(run)}{_again(run)}"),
         _Factor("Gain", "test.estimate.gain.value"),
         cells.Text("95 %", lambda run: interval(run.test.estimate.gain)),
         cells.Count("Quads", "test.estimate.quads", optional=True),
@@ -106,7 +114,7 @@ def gate(result: Result) -> Section:
     rows = tuple(
         row
         for batch_gate in result.gates
-        for row in _gate_rows(f"batch {batch_gate.requests}", batch_gate.verdict)
+        for row in _gate_rows(_of_batch(batch_gate), batch_gate.verdict)
     )
     intro = (
         "Both sides compute the same positions, each after the tokens that a chose. Agree: the "
@@ -131,7 +139,7 @@ def text(result: Result, *, floor: bool = True) -> Section:
     )
     rows = tuple(
         (
-            f"batch {batch_gate.requests}, {name}",
+            f"{_of_batch(batch_gate)}, {name}",
             count(figures.positions),
             figure(figures.text.perplexity_a, ".4f"),
             figure(figures.text.perplexity_b, ".4f"),
@@ -226,9 +234,7 @@ def costs(result: Result) -> Section:
 def left_out(result: Result) -> Section:
     """Quads that do not count, and runs without a gain."""
     columns = (Column("Steps"), Column("Not counted"), Column("Why", "prose"))
-    runs = [
-        (f"a against a, batch {run.requests}{_again(run)}", run.test.estimate) for run in result.aa
-    ]
+    runs = [(f"a against a, {_of_batch(run)}{_again(run)}", run.test.estimate) for run in result.aa]
     runs += [(what_ran(run), run.estimate) for run in result.runs]
     rows = tuple(row for name, estimate in runs for row in _left_out(name, estimate))
     return Section("ab_left_out", "Not counted", columns, rows)
@@ -278,6 +284,10 @@ def setup(result: Result) -> Section:
         for recording in result.recordings
     ]
     return pairs("ab_setup", "How it was measured", rows, _LONGEST)
+
+
+def _of_batch(part: Gate | AARun) -> str:
+    return decoded_at(part.requests, part.prompt_tokens)
 
 
 def _smallest(result: Result, run: Run) -> str:

@@ -11,11 +11,13 @@ from spark_prof.dashboards.section import Document, Section, document, group_of,
 from spark_prof.dashboards.sections import (
     audit_section,
     client_section,
+    context_section,
     conversion_section,
     counter_section,
     issue_section,
     kernel_section,
     layer_section,
+    prefill_section,
     rank_section,
     replica_section,
     request_section,
@@ -34,6 +36,7 @@ FIGURES: Mapping[str, Callable[[Report], Plot]] = {
     "components": time_section.component_bars,
     "layers": layer_section.layer_heatmap,
     "roofline": roofline_section.kernels_and_memory,
+    "context-kinds": context_section.context_lines,
 }
 """By the section of the report in which each stands."""
 
@@ -81,6 +84,8 @@ def _sections_by_word(
         ],
         "batch_sizes": lambda: [token_section.batch_sizes(report)],
         "speculation": lambda: speculation_section.sections(report),
+        "context": lambda: context_section.sections(report),
+        "prefill": lambda: prefill_section.sections(report),
         "layers": lambda: [layer_section.layers(report, layer_columns)],
         "books": lambda: [time_section.accounting(report)],
         "overhead": lambda: [time_section.overhead(report)],

@@ -23,6 +23,8 @@ _DRAFTS = (
     "batches",
     "cost",
 )
+_CONTEXT = ("batch", "shortest", "longest", "bandwidth", "kinds", "speed")
+_PREFILL = ("steps", "mixed", "tokens", "step_us", "floor_us", "attention", "chunks")
 _REQUESTS = (
     "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
     "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
@@ -64,6 +66,10 @@ def summary(report: Json) -> Json:
         record["memory_bound"] = _chosen(roof, _BOUND)
     if drafts := report.get("speculation"):
         record["speculation"] = _chosen(drafts, _DRAFTS)
+    if (context := report.get("context")) and not context["why_not"]:
+        record["context"] = _chosen(context, _CONTEXT)
+    if prefill := report.get("prefill"):
+        record["prefill"] = _chosen(prefill, _PREFILL)
     record["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
     record["findings"] = [row["id"] for row in report["findings"]]
     record |= issues(report)

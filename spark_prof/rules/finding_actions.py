@@ -63,6 +63,7 @@ OWN_SECTIONS: Mapping[str, str] = {
     "drafts-outside-graphs": "speculation",
     "requests-queue": "requests",
     "kv-cache-bound": "requests",
+    "context-slope": "context",
 }
 """The section that has a finding's evidence, where it is another than that of its page."""
 

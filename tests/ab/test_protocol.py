@@ -53,6 +53,37 @@ def test_a_known_gain_is_found_in_one_engine(tmp_path: Path) -> None:
     assert names == ["engine.log", "report.html", "result.json"]
 
 
+def test_each_context_is_a_shape_of_its_own(tmp_path: Path) -> None:
+    asked = ("--batch-sizes", "1,2", "--prefill", "none", "--contexts", "256,128, 64")
+    done = run(tmp_path, *SWAP, *asked, model={"gain": 1.25})
+    assert done.code == 0, done.errors
+    shapes = [(r.requests, r.prompt_tokens) for r in done.result.runs]
+    assert shapes == [(1, 64), (2, 64), (1, 128), (2, 128), (1, 256), (2, 256)]
+    assert [(gate.requests, gate.prompt_tokens) for gate in done.result.gates] == shapes
+    assert [each.prompt_tokens for each in done.result.aa] == [64]
+    assert "batch 2, context 256" in done.output
+    assert "context 128" not in done.output
+    assert not list(done.folder.glob(".logits*"))
+
+
+def test_a_context_beyond_the_engine_is_missing(tmp_path: Path) -> None:
+    asked = ("--batch-sizes", "1", "--prefill", "none", "--contexts", "128,64k")
+    done = run(tmp_path, *SWAP, *asked, model={"gain": 1.25})
+    assert [run.prompt_tokens for run in done.result.runs] == [128]
+    (line,) = [line for line in done.result.missing if "65536" in line]
+    assert "decoding at batch size 1, context 65536 needs requests of 65589 tokens" in line
+
+
+def test_contexts_that_are_all_beyond_the_engine_are_refused(tmp_path: Path) -> None:
+    asked = ("--batch-sizes", "1", "--prefill", "none", "--contexts", "8k,64k")
+    done = run(tmp_path, *SWAP, *asked, words="serve m --max-model-len 4096")
+    assert done.code == 2
+    assert "context 8192 needs requests of 8245 tokens; this engine takes 4096" in done.errors
+    assert not done.folder.exists()
+    done = run(tmp_path, *SWAP, "--contexts", "1k,x")
+    assert (done.code, "give --contexts 1k,8k, say" in done.errors) == (2, True)
+
+
 def test_where_vllm_rounds_activations_the_logits_are_stated(tmp_path: Path) -> None:
     """The layers keep their bits, and their bound is that of the rounding."""
     model = {"rounded": "fp8", "layer_error": 0.036}

@@ -7,6 +7,7 @@ from types import ModuleType
 
 from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings import (
+    context_findings,
     draft_findings,
     format_conversions,
     fp4_builds,
@@ -30,7 +31,7 @@ def _in(*modules: ModuleType) -> Iterator[FindingRule[Report]]:
 
 RULES: tuple[FindingRule[Report], ...] = (
     *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
-    *_in(draft_findings, waiting_requests),
+    *_in(draft_findings, waiting_requests, context_findings),
     *format_conversions.CONVERSIONS,
     *_in(format_conversions, fp4_builds),
     *FALLBACKS,
@@ -49,7 +50,9 @@ def findings_of(report: Report) -> tuple[Finding, ...]:
     return ranked(findings, report, report)
 
 
-OF_ALL_STEPS = frozenset({"mixed-steps", "preemptions", "requests-queue", "kv-cache-bound"})
+OF_ALL_STEPS = frozenset(
+    {"mixed-steps", "preemptions", "requests-queue", "kv-cache-bound", "context-slope"}
+)
 """What is found among the steps of all batch sizes; the others are of the screen's size."""
 
 

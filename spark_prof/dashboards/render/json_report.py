@@ -18,9 +18,11 @@ from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.clients.client_rows import ClientComparison, beside_clients
 from spark_prof.analyzers.comparing.comparison import KernelPart
 from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.context.context_rows import ContextSpeed, LayerKindCost
 from spark_prof.analyzers.counters.counter_rows import WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import LayerKernel
+from spark_prof.analyzers.prefill.prefill_rows import PromptAttention, PromptProduct
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.speculation.speculation_rows import (
@@ -41,10 +43,14 @@ _NO_SPREAD = {"median": None, "p99": None, "mean": None}
 _DERIVED: Mapping[type, tuple[str, ...]] = {
     Books: ("busy_us", "residual_percent"),
     ClientComparison: ("difference",),
+    ContextSpeed: ("shortest_tokens_per_s", "longest_tokens_per_s"),
     DraftCost: ("drafter_share", "break_even"),
     DraftGroup: ("proposed_each", "accepted_each"),
     DraftPosition: ("share",),
     KernelPart: ("where",),
+    LayerKindCost: ("of_bound",),
+    PromptAttention: ("of_peak",),
+    PromptProduct: ("rate", "of_peak"),
     RooflinePhase: ("of_floor",),
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
@@ -63,7 +69,7 @@ _KEYS = (
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
     "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
     "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
-    "graphs", "speculation", "known_issues",
+    "graphs", "speculation", "context", "prefill", "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and five that are made here."""
 

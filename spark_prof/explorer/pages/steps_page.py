@@ -10,6 +10,8 @@ from spark_prof.analyzers.views.step_series import StepSeries, batch_times, cont
 from spark_prof.dashboards import chart_steps
 from spark_prof.dashboards.sections import (
     client_section,
+    context_section,
+    prefill_section,
     request_section,
     speculation_section,
     time_section,
@@ -46,8 +48,12 @@ def show(sources: Sources) -> None:
     _in_order(steps)
     widgets.section(time_section.slowest(steps))
     _against_work(steps)
-    for drafts in speculation_section.sections(prepared.report):
-        widgets.section(drafts)
+    for part in (
+        *speculation_section.sections(prepared.report),
+        *context_section.sections(prepared.report),
+        *prefill_section.sections(prepared.report),
+    ):
+        widgets.section(part)
     if len(steps) >= _ENOUGH:
         widgets.figure(chart_steps.times_spread(steps), "spread-of-steps")
     _clients(sources)
