@@ -23,6 +23,15 @@ _SIGNED = frozenset(
         "uneven_us",
         "prompts_us",
         "unprofiled_us",
+        "base_us",
+        "slope_us",
+        "slope_low_us",
+        "slope_high_us",
+        "pair_us",
+        "pair_low_us",
+        "pair_high_us",
+        "extra_us",
+        "other_us",
     }
 )
 """What may be negative."""

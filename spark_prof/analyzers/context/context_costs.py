@@ -228,5 +228,5 @@ def _speed(
 
 
 def _over(kind: LayerKindCost, slope_us: float | None) -> float:
-    """What a slope adds over the contexts of its steps."""
-    return (slope_us or 0.0) * (kind.longest - kind.shortest) / 1e3
+    """What a slope adds over the contexts of its steps; one below zero is chance, and adds none."""
+    return max(slope_us or 0.0, 0.0) * (kind.longest - kind.shortest) / 1e3

@@ -142,18 +142,18 @@ def _about(kind: LayerKindCost) -> Iterator[str]:
 def _kinds(cost: ContextCost) -> Section:
     columns = (
         cells.Text("Layers", _name),
-        cells.Count("Number", "layers"),
+        cells.Count("Number", "layers", optional=True),
         cells.Written(
             "Context",
             lambda kind: f"{_tokens(kind.shortest)} to {_tokens(kind.longest)}",
             optional=True,
         ),
         cells.Time("A step", "us"),
-        cells.Time("Fixed part", "base_us"),
-        cells.Time("1,000 tokens more", "slope_us"),
+        cells.Time("Fixed", "base_us"),
+        cells.Time("1,000 more", "slope_us"),
         cells.Written("95 %", _interval),
-        cells.Bytes("Bytes a token", lambda kind: kind.bytes_per_token or None),
-        cells.Time("Their bound", lambda kind: kind.bound_us if kind.grows else None),
+        cells.Bytes("Bytes a token", lambda kind: kind.bytes_per_token or None, optional=True),
+        cells.Time("Bound", lambda kind: kind.bound_us if kind.grows else None),
         cells.Share("Of the bound", "of_bound"),
         cells.Prose("", lambda kind: _NO_SLOPE.get(kind.why_not, kind.why_not)),
     )
