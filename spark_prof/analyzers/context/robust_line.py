@@ -54,10 +54,10 @@ def robust_line(x: Floats, y: Floats) -> Line | None:
         return None
     stretch = np.arange(len(x)) * _STRETCHES // len(x)
     parts = [_slope(x[stretch != at], y[stretch != at]) for at in range(_STRETCHES)]
-    others = np.array([part for part in parts if part is not None])
-    if len(others) < _STRETCHES:
+    slopes = np.array([part for part in parts if part is not None])
+    if len(slopes) < _STRETCHES:
         return None
-    error = np.sqrt((_STRETCHES - 1) / _STRETCHES * ((others - others.mean()) ** 2).sum())
+    error = np.sqrt((_STRETCHES - 1) / _STRETCHES * ((slopes - slopes.mean()) ** 2).sum())
     within = float(error) * student_quantile((1 + _CONFIDENCE) / 2, _STRETCHES - 1)
     base = float(np.median(y - slope * x))
     means, middles = _medians(x, y, _STRETCHES)
