@@ -9,23 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
-import msgspec
 import numpy as np
 
+from spark_prof.ab.messages import RequestDrafts
 from spark_prof.errors import CommandError
 
 MOST_DRAFTS = 64
 _FEWEST_REQUESTS = 2  # between which acceptance may differ
-
-
-class RequestDrafts(msgspec.Struct, frozen=True, array_like=True):
-    """The drafts of one request."""
-
-    steps: int  # in which it decoded, those without drafts included
-    drafted: tuple[int, ...]  # steps by position: in how many it was drafted
-    accepted: tuple[int, ...]  # in how many it and all before it were accepted
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ def given_acceptance(text: str) -> Acceptance:
     except ValueError:
         rates = (math.nan,)
     sound = all(0 <= rate <= 1 for rate in rates) and len(rates) <= MOST_DRAFTS
-    if not sound or any(later > before for before, later in zip(rates, rates[1:], strict=False)):
+    if not sound or any(later > before for before, later in pairwise(rates)):
         raise CommandError(
             f"--acceptance {text:.60}: give the share of steps that accept each position with all "
             "before it, from 0 to 1 and never rising, such as 0.8,0.6,0.4"

@@ -1,4 +1,4 @@
-"""What a step takes by its number of drafts: over rounds, each of which has measured all of them."""
+"""What a step takes by its number of drafts, over rounds each of which has measured them all."""
 
 from __future__ import annotations
 

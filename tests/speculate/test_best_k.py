@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from spark_prof.ab.messages import RequestDrafts
 from spark_prof.errors import CommandError
 from spark_prof.speculate.acceptance import (
     Acceptance,
-    RequestDrafts,
     counted_acceptance,
     given_acceptance,
     server_acceptance,

@@ -1,0 +1,90 @@
+"""Times steps by their number of drafts, in one live engine or several."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.messages import Batch, Draft, Drafted, DraftStep, Facts
+from spark_prof.ab.timed_steps import middle_mean
+from spark_prof.errors import CommandError
+from spark_prof.speculate.plan import Variant, blocks_of
+
+SETTLE = 3
+"""First steps of a block that are not counted: what is chosen now is drafted after the step, and
+with asynchronous scheduling one step later."""
+STEPS = 11  # of a block
+_FEWEST = 4  # steps that count, of a number of drafts in a generation
+WARM_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Live:
+    """An engine that runs."""
+
+    variant: Variant
+    engine: Engine
+    facts: Facts
+
+
+def measure(live: Live, requests: int, context: int, steps: int, length: int) -> Drafted:
+    """A generation in which every number of drafts of an engine has its blocks.
+
+    Drafts are all rejected where the engine can do that, so that its requests grow by a token a
+    step, whatever is drafted.
+
+    Args:
+        steps: of a block.
+        length: steps of the generation in all, at least; another engine's may be longer.
+    """
+    drafts = live.variant.drafts or (0,)
+    plan = blocks_of(drafts, max(steps, -(-length // (2 * len(drafts)))))
+    batch = Batch(requests, context, sum(count for _, count in plan))
+    rates = (0.0,) * live.facts.drafts if live.facts.acceptance_fixed else None
+    doing = f"timing batch {requests} after {context} tokens"
+    return live.engine.ask(Draft(batch, plan, acceptance=rates), Drafted, doing)
+
+
+def length_of(variants: Sequence[Variant], steps: int) -> int:
+    """The steps of the longest generation of these engines."""
+    return max(2 * steps * len(variant.drafts or (0,)) for variant in variants)
+
+
+def step_times(steps: Sequence[DraftStep], requests: int, settle: int = SETTLE) -> dict[int, float]:
+    """The time of a step in us by its number of drafts.
+
+    Only steps count in which exactly the requests decode, each with the same number of drafts, and
+    so did those before it.
+    """
+    durations: dict[int, list[int]] = defaultdict(list)
+    alike = 0
+    for before, step in pairwise(steps):
+        same = (before.requests, before.fewest, before.most) == (
+            step.requests, step.fewest, step.most,
+        )  # fmt: skip
+        alike = alike + 1 if same else 0
+        if alike >= settle and step.requests == requests and step.fewest == step.most:
+            durations[step.most].append(step.at_ns - before.at_ns)
+    return {
+        drafts: middle_mean(each) / 1e3
+        for drafts, each in sorted(durations.items())
+        if len(each) >= _FEWEST
+    }
+
+
+def token_times(drafted: Drafted, requests: int) -> tuple[float, float]:
+    """Of the steps in which exactly the requests decode: us a token of each, and tokens a step."""
+    took, given, count = 0, 0, 0
+    alike = 0
+    for before, step in pairwise(drafted.steps):
+        alike = alike + 1 if before.requests == step.requests == requests else 0
+        if alike >= SETTLE:
+            took += step.at_ns - before.at_ns
+            given += step.given
+            count += 1
+    if not given:
+        raise CommandError(f"no step had {requests} requests that decode; give more tokens")
+    return took / 1e3 / (given / requests), given / requests / count
