@@ -92,7 +92,7 @@ def _members(name: str) -> list[Source]:
     found = resolve(name)
     if isinstance(found, AbResult):
         raise CommandError(
-            f"{name} is a result of spark-prof ab or tune, which has compared already; "
+            f"{name} is a result of spark-prof ab, tune or speculate, which has compared already; "
             f"spark-prof report {shlex.quote(name)} shows it"
         )
     if not isinstance(found, Folder) or is_url(name):

@@ -64,7 +64,7 @@ def best_of(
     rows = tuple(_row(rounds, count, acceptance) for count in counts)
     timed = [row for row in rows if row.token_us is not None]
     chosen = min(timed, key=lambda row: row.token_us or math.inf, default=None)
-    if chosen is None or acceptance is None or 0 not in counts:
+    if chosen is None or acceptance is None or len(timed) < 2 or timed[0].drafts:
         return Best(requests, context, rows, None, (), fit_line(rounds))
     others = [row.drafts for row in timed if row.drafts != chosen.drafts]
     share = _ERROR / max(len(others), 1)
@@ -117,7 +117,7 @@ def chosen_at(rounds: Sequence[Round], rate: float) -> int | None:
     For a table of what would be best, where acceptance is not known.
     """
     counts = measured_drafts(rounds)
-    if 0 not in counts:
+    if not counts or counts[0] or len(counts) < 2:
         return None
     accepted = tuple(rate**place for place in range(1, max(counts) + 1))
     return best_of(1, 0, rounds, Acceptance("given", (1.0,) * len(accepted), accepted)).drafts

@@ -57,22 +57,24 @@ def step_times(steps: Sequence[DraftStep], requests: int, settle: int = SETTLE) 
     """The time of a step in us by its number of drafts.
 
     Only steps count in which exactly the requests decode, each with the same number of drafts, and
-    so did those before it.
+    so did those before it. Where a drafter finds fewer for some requests, and no steps of a number
+    are alike, those count whose mean is nearest to it.
     """
-    durations: dict[int, list[int]] = defaultdict(list)
-    alike = 0
+    alike: dict[int, list[int]] = defaultdict(list)
+    mixed: dict[int, list[int]] = defaultdict(list)
+    steady = whole = 0
     for before, step in pairwise(steps):
-        same = (before.requests, before.fewest, before.most) == (
-            step.requests, step.fewest, step.most,
-        )  # fmt: skip
-        alike = alike + 1 if same else 0
-        if alike >= settle and step.requests == requests and step.fewest == step.most:
-            durations[step.most].append(step.at_ns - before.at_ns)
-    return {
-        drafts: middle_mean(each) / 1e3
-        for drafts, each in sorted(durations.items())
-        if len(each) >= _FEWEST
-    }
+        whole = whole + 1 if before.requests == step.requests == requests else 0
+        same = (before.fewest, before.most) == (step.fewest, step.most)
+        steady = steady + 1 if same and whole else 0
+        duration = step.at_ns - before.at_ns
+        if steady >= settle and step.fewest == step.most:
+            alike[step.most].append(duration)
+        elif whole >= settle and step.fewest != step.most:
+            mixed[round(step.drafts / requests)].append(duration)
+    counted = {count: found for count, found in mixed.items() if len(found) >= _FEWEST}
+    counted |= {count: found for count, found in alike.items() if len(found) >= _FEWEST}
+    return {drafts: middle_mean(found) / 1e3 for drafts, found in sorted(counted.items())}
 
 
 def token_times(drafted: Drafted, requests: int) -> tuple[float, float]:

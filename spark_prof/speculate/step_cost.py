@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -38,9 +39,9 @@ class Fit:
 
 
 def measured_drafts(rounds: Sequence[Round]) -> tuple[int, ...]:
-    """The numbers of drafts that every round has measured."""
-    common = set.intersection(*(set(each) for each in rounds)) if rounds else set()
-    return tuple(sorted(common))
+    """The numbers of drafts that most rounds have measured."""
+    counts = Counter(drafts for each in rounds for drafts in each)
+    return tuple(sorted(drafts for drafts, many in counts.items() if 2 * many > len(rounds)))
 
 
 def step_us(rounds: Sequence[Round], width: float) -> Estimate | None:
@@ -79,7 +80,8 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 def fit_line(rounds: Sequence[Round]) -> Fit | None:
     """The line through the steps with drafts, one a round; None of fewer than two numbers."""
     drafts = [count for count in measured_drafts(rounds) if count >= 1]
-    if len(drafts) < 2:
+    rounds = [each for each in rounds if each.keys() >= set(drafts)]
+    if len(drafts) < 2 or not rounds:
         return None
     lines = [np.polyfit(drafts, [each[count] for count in drafts], 1) for each in rounds]
     each_us = mean_interval([float(line[0]) for line in lines])
