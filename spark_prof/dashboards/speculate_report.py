@@ -91,7 +91,10 @@ def answer_line(result: SpeculateResult, *, typed: bool = False) -> str:
 def document(result: SpeculateResult, *, typed: bool = False) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
     headline = [
-        (f"{_drafts(proof.drafts)} at batch {proof.requests}, proven", _factor(proof.speed))
+        (
+            f"{_drafts(proof.drafts)} at batch {proof.requests}, proven",
+            _factor(proof.speed) or MISSING,
+        )
         for proof in result.proofs
     ]
     return section.document(

@@ -34,7 +34,7 @@ def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> 
 
 
 def refuse_result(found: Source) -> None:
-    """Refuses what is a result of `spark-prof ab`, `tune` or `speculate`, with the command that shows it."""
+    """Refuses what is a result of a command such as `ab`, with the command that shows it."""
     if isinstance(found, AbResult):
         kind = command_of_result(found.file)
         raise CommandError(

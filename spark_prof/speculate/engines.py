@@ -20,6 +20,7 @@ from spark_prof.speculate.plan import Options, Variant
 _KV_BYTES = "--kv-cache-memory-bytes"
 _SHARE = "--gpu-memory-utilization"
 _ALL_SHARE = 0.9
+_LEAST_SHARE = "0.05"
 
 
 class Engines:
@@ -115,8 +116,11 @@ class Engines:
     def _with_share(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """Each of several engines gets its share of the GPU's memory, if nobody said how much."""
         many, given = self._options.at_once, set_options(arguments)
-        if many < 2 or _KV_BYTES in given:
+        if many < 2:
             return tuple(arguments)
+        if _KV_BYTES in given:
+            # Then the share only says what has to be free when an engine starts.
+            return with_options(arguments, [] if _SHARE in given else [_SHARE, _LEAST_SHARE])
         try:
             share = float(given.get(_SHARE, _ALL_SHARE))
         except ValueError:

@@ -156,7 +156,8 @@ def with_drafter(command: EngineCommand, config: Mapping[str, Any] | None) -> tu
 
 def served_words(command: EngineCommand, config: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The command line with another drafter, or with none."""
-    return _with(command.text, config)
+    words = ("vllm", "serve", *command.text) if command.form == "model" else command.text
+    return _with(words, config)
 
 
 def _with(words: Sequence[str], config: Mapping[str, Any] | None) -> tuple[str, ...]:

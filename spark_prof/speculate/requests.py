@@ -69,8 +69,8 @@ def _prompts(path: Path, lines: list[str]) -> Iterator[Prompt]:
             prompt = tuple(prompt)
         if not (isinstance(prompt, str | tuple) and 0 < len(prompt) <= _LONGEST):
             raise CommandError(
-                f"{path}, line {number}: no prompt; write {_EXAMPLE} (a chat is written as the text "
-                "that its template makes of it)"
+                f"{path}, line {number}: no prompt; write {_EXAMPLE} (of a chat the text that its "
+                "template makes)"
             )
         yield prompt
 

@@ -1,4 +1,4 @@
-"""The page of a result of `spark-prof ab`, `tune` or `speculate`: the document and figures of its report."""
+"""The page of a result of `ab`, `tune` or `speculate`: the document and figures of its report."""
 
 from __future__ import annotations
 
