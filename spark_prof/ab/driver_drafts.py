@@ -43,6 +43,8 @@ def with_drafts(
             raise ValueError("this vLLM has one number of drafts for the whole engine")
         # Each number is at one batch size: then graphs are captured for all of them.
         config[_TABLE] = [[at, at, count] for at, count in enumerate(sorted(drafts), start=1)]
+        if most := values.get("max_num_seqs"):
+            values = {**values, "max_num_seqs": max(int(most), len(drafts))}
     if "synthetic_acceptance_length" in known and _on_gpu():
         for name in ("synthetic_acceptance_rates", "rejection_sample_method"):
             config.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import replace
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options, with_options
 from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.machine import free_bytes
 from spark_prof.ab.messages import Facts, Start
 from spark_prof.errors import CommandError
 from spark_prof.profiler.draft_steps import ENVIRONMENT
@@ -21,6 +23,7 @@ _KV_BYTES = "--kv-cache-memory-bytes"
 _SHARE = "--gpu-memory-utilization"
 _ALL_SHARE = 0.9
 _LEAST_SHARE = "0.05"
+_GRAPHS = re.compile(r"cudagraph|enforce-eager|compilation-config|performance-mode")
 
 
 class Engines:
@@ -63,6 +66,7 @@ class Engines:
         else it measures what is free, and another engine's start would be in it.
         """
         shared = self._with_share(arguments)
+        few = () if as_served else self._few_graphs(variants)
         engines = [self._launched(variant) for variant in variants]
         facts: dict[int, Facts] = {}
         failures: dict[int, CommandError] = {}
@@ -70,7 +74,10 @@ class Engines:
         def build(at: int) -> None:
             begin = time.monotonic()
             request = Start(
-                self._command.form, tuple(shared), drafts=variants[at].drafts, as_served=as_served
+                self._command.form,
+                with_options(shared, few),
+                drafts=variants[at].drafts,
+                as_served=as_served,
             )
             try:
                 facts[at] = engines[at].ask(request, Facts, f"starting {variants[at].words}")
@@ -126,3 +133,23 @@ class Engines:
         except ValueError:
             return tuple(arguments)  # vLLM says what is wrong with it
         return with_options(arguments, [_SHARE, f"{share / many:.3f}"])
+
+    def _few_graphs(self, variants: Sequence[Variant]) -> tuple[str, ...]:
+        """CUDA graphs of what is measured alone, where nobody said which.
+
+        An engine of one number of drafts has them for as many requests as vLLM's own list has; one
+        of several has that list for the first of them only, and would round up the others.
+        """
+        given = set_options(self._command.arguments)
+        if free_bytes() is None or any(_GRAPHS.search(name) for name in given):
+            return ()
+        counts = {0}.union(*(variant.drafts for variant in variants))
+        sizes = {padded(many) * (1 + k) for many in self._options.batch_sizes for k in counts}
+        return ("--cudagraph-capture-sizes", *map(str, sorted(sizes)))
+
+
+def padded(requests: int) -> int:
+    """The requests of the CUDA graph that vLLM runs for so many, by its own list."""
+    few = next((many for many in (1, 2, 4) if many >= requests), 0)
+    step = 8 if requests <= 248 else 16
+    return few or -(-requests // step) * step

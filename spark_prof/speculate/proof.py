@@ -15,7 +15,7 @@ from spark_prof.speculate.acceptance import Acceptance
 from spark_prof.speculate.engines import Engines
 from spark_prof.speculate.measuring import Live, token_times
 from spark_prof.speculate.plan import PLAIN, Options, Variant, served_config, with_drafter
-from spark_prof.speculate.speculate_result import Proof, SpeculateResult
+from spark_prof.speculate.speculate_result import Proof, SpeculateResult, served_drafts
 from spark_prof.speculate.step_cost import Estimate, mean_interval
 
 _TOKENS = 96  # of each request
@@ -50,11 +50,7 @@ def prove(
         plain: the engine without drafts, where it is still alive.
     """
     context = options.contexts[0]
-    best = {
-        each.requests: each.drafts
-        for each in kept.result.bests
-        if each.drafts is not None and each.context == context
-    }
+    best = served_drafts(kept.result.bests, kept.result.measured, context)
     served = served_config(config, best)
     if served is None:
         return

@@ -36,6 +36,7 @@ from spark_prof.speculate.speculate_result import (
     IfAccepted,
     Measured,
     SpeculateResult,
+    served_drafts,
     to_json,
 )
 from spark_prof.traces.claim import Claim
@@ -306,13 +307,7 @@ class Run:
                 if (drafts := chosen_at(each.rounds, rate)) is not None
             ),
         )
-        first = self._options.contexts[0]
-        best = {
-            each.requests: each.drafts
-            for each in bests
-            if each.drafts is not None and each.context == first
-        }
-        if best:
+        if best := served_drafts(bests, measured, self._options.contexts[0]):
             config = served_config(self._config, best)
             words = redacted(list(served_words(self._command, config)))
             self._keeper.set(config=redacted_value(config), serve=tuple(words))

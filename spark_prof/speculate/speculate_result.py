@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
@@ -80,6 +83,31 @@ class SpeculateResult:
     missing: tuple[str, ...] = ()  # what could not be measured, one line each
     failure: str = ""  # why it ended early, one line; empty if it did not
     finished: bool = False
+
+
+def served_drafts(
+    bests: Sequence[Best], measured: Sequence[Measured], context: int
+) -> dict[int, int]:
+    """The drafts to serve by batch size.
+
+    Where drafts are best at one batch size, all have the drafter: then none of them are best where
+    they are with the drafter loaded, which takes time, too.
+    """
+    found = {
+        each.requests: each.drafts
+        for each in bests
+        if each.drafts is not None and each.context == context
+    }
+    if not any(found.values()):
+        return found
+    loaded = {each.requests: each.loaded_us for each in measured if each.context == context}
+    for best in bests:
+        if best.context == context and best.drafts == 0 and loaded.get(best.requests):
+            drafted = [row for row in best.rows if row.drafts and row.token_us is not None]
+            least = min(drafted, key=lambda row: row.token_us or math.inf, default=None)
+            if least and (least.token_us or math.inf) < fmean(loaded[best.requests]):
+                found[best.requests] = least.drafts
+    return found
 
 
 def to_json(result: SpeculateResult) -> bytes:
