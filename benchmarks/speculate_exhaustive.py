@@ -93,14 +93,13 @@ def command_of(options: argparse.Namespace, drafts: Sequence[int]) -> EngineComm
         config["model"] = str(drafter_folder(options.model, options.folder / "drafter"))
     longest = str(options.context + len(drafts) * 160 + 400)
     words = [
-        "vllm", "serve", str(folder), "--load-format", "dummy", "--max-model-len", longest,
+        str(folder), "--load-format", "dummy", "--max-model-len", longest,
         "--max-num-seqs", str(max(options.batch_sizes)),
         "--speculative-config", json.dumps(config), *shlex.split(options.engine),
     ]  # fmt: skip
     if options.kv_gib:
         words += ["--kv-cache-memory-bytes", str(int(options.kv_gib * 2**30))]
-    found = engine_command(words)
-    return replace(found, python=sys.executable)
+    return engine_command(words)
 
 
 def served_times(
