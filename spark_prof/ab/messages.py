@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -151,7 +152,8 @@ class DraftStep(msgspec.Struct, frozen=True, array_like=True):
     context: int  # tokens before it, of all requests
 
 
-class RequestDrafts(msgspec.Struct, frozen=True, array_like=True):
+@dataclass(frozen=True)
+class RequestDrafts:
     """The drafts of one request."""
 
     steps: int  # in which it decoded, those without drafts included

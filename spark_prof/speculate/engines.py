@@ -87,7 +87,10 @@ class Engines:
 
         if _KV_BYTES in set_options(self._command.arguments) and len(variants) > 1:
             self._say(f"starting {len(variants)} engines at the same time")
-            threads = [threading.Thread(target=build, args=(at,)) for at in range(len(variants))]
+            threads = [
+                threading.Thread(target=build, args=(at,), daemon=True)
+                for at in range(len(variants))
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
