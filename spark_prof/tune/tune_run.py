@@ -245,7 +245,9 @@ def _with_sides(table: CandidateTable, asked: Asked, command: EngineCommand) -> 
     for each in {c.words: c for c in (*own, *table.candidates)}.values():
         options = set_options(side_of((each.words,)).options)
         if any(name.startswith(_DRAFTS) for name in options):
-            why = "a step with drafts gives no fixed number of tokens: spark-prof speculate measures it"
+            why = (
+                "a step with drafts has no fixed number of tokens: spark-prof speculate measures it"
+            )
             left.append(LeftOut(each.words, each.source, why))
         elif each.words in asked.skipped:
             left.append(LeftOut(each.words, each.source, "--skip names it"))
