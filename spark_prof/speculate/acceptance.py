@@ -25,7 +25,7 @@ _FEWEST_REQUESTS = 2  # between which acceptance may differ
 class Acceptance:
     """What share of the steps drafts each position, and accepts it."""
 
-    source: Literal["given", "requests", "recording", "server"]
+    source: Literal["given", "requests", "recording", "server"]  # where it is from
     drafted: tuple[float, ...]  # by position; 1 where every step drafts it
     accepted: tuple[float, ...]  # by position, never rising
     steps: int = 0  # that were counted; 0 where the acceptance was given

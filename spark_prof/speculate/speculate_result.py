@@ -21,8 +21,8 @@ from spark_prof.speculate.step_cost import Estimate
 class Measured:
     """The rounds of one batch size and context."""
 
-    requests: int
-    context: int
+    requests: int  # that decode in each step
+    context: int  # tokens of each prompt
     rounds: tuple[dict[int, float], ...]
     """The time of a step in us by its drafts, a round each; 0 is the engine without a drafter."""
     loaded_us: tuple[float, ...] = ()  # of a step without drafts in an engine that has a drafter
@@ -32,18 +32,18 @@ class Measured:
 class IfAccepted:
     """The best number of drafts where each is accepted with the same chance."""
 
-    requests: int
-    context: int
-    rate: float
-    drafts: int
+    requests: int  # that decode in each step
+    context: int  # tokens of each prompt
+    rate: float  # the chance of each draft, if those before it are accepted
+    drafts: int  # the best number of them
 
 
 @dataclass(frozen=True)
 class Proof:
     """The chosen drafts as they would be served, against the engine without drafts."""
 
-    requests: int
-    drafts: int
+    requests: int  # that decode in each step
+    drafts: int  # of each step
     plain_us: float  # a token of each request without drafts
     token_us: float  # with them
     speed: Estimate  # tokens a second over those without
@@ -51,7 +51,7 @@ class Proof:
     same_texts: int | None = None  # of requests; None where what is accepted was fixed
     texts: int = 0  # that were compared
     same_tokens: int = 0  # before the first difference, over all requests
-    compared_tokens: int = 0
+    compared_tokens: int = 0  # of all requests
 
 
 @dataclass(frozen=True, kw_only=True)
