@@ -106,7 +106,7 @@ def served_times(
     lives: Sequence[Live], options: argparse.Namespace, rates: dict[str, Acceptance]
 ) -> dict[tuple[str, int], dict[int, float]]:
     """The time of a token in us by acceptance and batch size, then by drafts: a median of turns."""
-    found: dict[tuple[str, int], dict[int, float]] = {}
+    medians: dict[tuple[str, int], dict[int, float]] = {}
     for requests in options.batch_sizes:
         for name, acceptance in rates.items():
             say(f"serving batch {requests}, acceptance {name}")
@@ -119,8 +119,8 @@ def served_times(
                     if turns:  # the first turn warms up
                         times[max(live.variant.drafts, default=0)].append(us)
                 turns += 1
-            found[name, requests] = {drafts: median(us) for drafts, us in sorted(times.items())}
-    return found
+            medians[name, requests] = {drafts: median(us) for drafts, us in sorted(times.items())}
+    return medians
 
 
 def served(live: Live, requests: int, context: int, acceptance: Acceptance) -> float:
@@ -147,7 +147,7 @@ def report(
     print("| acceptance | batch | chosen k | undecided with | best k | chosen costs more by | ok |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for (name, requests), times in truth.items():
-        measured = next(each for each in result.measured if each.requests == requests)
+        measured = next(shape for shape in result.measured if shape.requests == requests)
         best = best_of(requests, measured.context, measured.rounds, rates[name])
         assert best.drafts is not None
         chosen = times[best.drafts]
@@ -160,11 +160,11 @@ def report(
             f"{'yes' if off <= WITHIN else 'NO'} |"
         )
     for (name, requests), times in truth.items():
-        measured = next(each for each in result.measured if each.requests == requests)
+        measured = next(shape for shape in result.measured if shape.requests == requests)
         best = best_of(requests, measured.context, measured.rounds, rates[name])
-        told = {row.drafts: row.token_us for row in best.rows}
+        predicted = {row.drafts: row.token_us for row in best.rows}
         pairs = " ".join(
-            f"{k}:{us / 1e3:.3f}/{(told.get(k) or float('nan')) / 1e3:.3f}"
+            f"{k}:{us / 1e3:.3f}/{(predicted.get(k) or float('nan')) / 1e3:.3f}"
             for k, us in times.items()
         )
         print(f"{name}, batch {requests}, ms a token, served/speculate: {pairs}")
@@ -192,16 +192,16 @@ def main() -> int:
     command = command_of(options, drafts)
     middle = RATES["middle"]
     acceptance = given_acceptance(",".join(f"{middle**at:.6f}" for at in range(1, max(drafts) + 1)))
-    wanted = Options(
+    settings = Options(
         options.folder / "speculate", drafts, options.batch_sizes, (options.context,),
         options.minutes, 2 * options.seconds, acceptance, at_once=2, proof=False,
     )  # fmt: skip
     begin = time.monotonic()
-    file = wanted.folder / "result.json"
+    file = settings.folder / "result.json"
     if file.exists():
         say(f"with the earlier {file}")
     else:
-        run_speculate(command, wanted, say, lambda found: render_speculate(found, Layout("html")))
+        run_speculate(command, settings, say, lambda page: render_speculate(page, Layout("html")))
     took = time.monotonic() - begin
     result = read_speculate(file)
     print(render_speculate(result, Layout("text"), typed=True))
@@ -213,7 +213,7 @@ def main() -> int:
         for name, rate in RATES.items()
     }
     variants = fixed_variants(drafts)
-    plan = replace(wanted, at_once=len(variants), folder=options.folder)
+    plan = replace(settings, at_once=len(variants), folder=options.folder)
     with Engines(command, plan, time.monotonic() + 1200, say) as engines:
         lives = engines.start(variants, with_drafter(command, result.drafter))
         say(f"the longest start took {engines.start_seconds:.0f} s")

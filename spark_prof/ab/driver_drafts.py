@@ -33,19 +33,19 @@ def with_drafts(
         raise ValueError(_NO_DRAFTER)
     from vllm.config.speculative import SpeculativeConfig
 
-    known = {field.name for field in fields(SpeculativeConfig)}
+    names = {field.name for field in fields(SpeculativeConfig)}
     config = dict(config)
     if not as_served:
         config.pop(_TABLE, None)
         config["num_speculative_tokens"] = max(drafts)
     if len(drafts) > 1 and not as_served:
-        if _TABLE not in known:
+        if _TABLE not in names:
             raise ValueError("this vLLM has one number of drafts for the whole engine")
         # Each number is at one batch size: then graphs are captured for all of them.
         config[_TABLE] = [[at, at, count] for at, count in enumerate(sorted(drafts), start=1)]
         if most := values.get("max_num_seqs"):
             values = {**values, "max_num_seqs": max(int(most), len(drafts))}
-    if "synthetic_acceptance_length" in known and _on_gpu():
+    if "synthetic_acceptance_length" in names and _on_gpu():
         for name in ("synthetic_acceptance_rates", "rejection_sample_method"):
             config.pop(name, None)
         config |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 1.0}
@@ -120,7 +120,7 @@ def utility_of(llm: Any) -> Callable[..., Any]:
 def _prompts(llm: Any, request: Draft, made_up: list[list[int]], longest: int) -> list[list[int]]:
     if not request.prompts:
         return made_up
-    found: list[list[int]] = []
+    rows: list[list[int]] = []
     for number, prompt in enumerate(request.prompts, start=1):
         if isinstance(prompt, str):
             try:
@@ -134,8 +134,8 @@ def _prompts(llm: Any, request: Draft, made_up: list[list[int]], longest: int) -
                 f"request {number} has {len(ids)} tokens; give 1 to {longest - 1}, or a longer "
                 "--max-model-len"
             )
-        found.append(ids)
-    return found
+        rows.append(ids)
+    return rows
 
 
 def _on_gpu() -> bool:

@@ -148,7 +148,7 @@ class DraftStep(msgspec.Struct, frozen=True, array_like=True):
     fewest: int  # drafts of a request
     most: int
     drafts: int  # of all requests
-    given: int  # tokens that they got
+    tokens: int  # tokens that they got
     context: int  # tokens before it, of all requests
 
 

@@ -118,13 +118,13 @@ def speculate(
     return 2 if result.failure else 0
 
 
-def _acceptance(given: str, recording: str, server: str) -> Acceptance | None:
+def _acceptance(rates: str, recording: str, server: str) -> Acceptance | None:
     from spark_prof.datasets.opened import opened
     from spark_prof.speculate.acceptance import given_acceptance
     from spark_prof.speculate.requests import recorded_acceptance, served_acceptance
 
-    if given:
-        return given_acceptance(given)
+    if rates:
+        return given_acceptance(rates)
     if server:
         return served_acceptance(server)
     if not recording:

@@ -21,10 +21,10 @@ def speculate_figures(result: SpeculateResult) -> Mapping[str, Plot]:
     if not bests:
         return {}
     judged = [best for best in bests if best.drafts is not None]
-    found = {"spec_costs": _steps(bests, result)}
+    figures = {"spec_costs": _steps(bests, result)}
     if judged:
-        found["spec_best"] = _speeds(judged, result)
-    return found
+        figures["spec_best"] = _speeds(judged, result)
+    return figures
 
 
 def _speeds(bests: list[Best], result: SpeculateResult) -> Plot:
@@ -81,6 +81,6 @@ def _steps(bests: list[Best], result: SpeculateResult) -> Plot:
 
 
 def _name(best: Best, result: SpeculateResult) -> str:
-    several = len({each.context for each in result.bests}) > 1
+    several = len({best.context for best in result.bests}) > 1
     context = f", context {best.context}" if several else ""
     return label(f"batch {best.requests}{context}")

@@ -52,15 +52,15 @@ def render_speculate(
     """
 
     def drawn() -> Document:
-        found = document(result, typed=typed)
+        page = document(result, typed=typed)
         if whole or layout.kind == "html" or layout.bounds.sections:
-            return found
-        sections = [each for each in found.sections if each.id in _OF_ONE_SCREEN]
-        return replace(found, sections=tuple(map(_short, sections)))
+            return page
+        sections = [part for part in page.sections if part.id in _OF_ONE_SCREEN]
+        return replace(page, sections=tuple(map(_short, sections)))
 
     def record() -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(result)
-        return {**found, "answer_line": answer_line(result)}
+        page: dict[str, Any] = msgspec.to_builtins(result)
+        return {**page, "answer_line": answer_line(result)}
 
     return draw(drawn, record, layout, partial(speculate_figures, result))
 
@@ -220,16 +220,16 @@ def _costs(result: SpeculateResult) -> Section:
     columns = (
         cells.Count("Batch", "best.requests"),
         cells.Count("Context", "best.context", optional=True),
-        cells.Written("k", lambda each: str(each.row.drafts)),
+        cells.Written("k", lambda entry: str(entry.row.drafts)),
         cells.Time("A step", "row.step_us.value"),
-        cells.Text("95 %", lambda each: _time_ends(each.row.step_us)),
+        cells.Text("95 %", lambda entry: _time_ends(entry.row.step_us)),
         cells.Ratio("Tokens", "row.tokens"),
         cells.Time("A token", "row.token_us"),
         cells.Written(
-            "Tokens/s", lambda each: _factor(each.row.speed) if each.row.drafts else None
+            "Tokens/s", lambda entry: _factor(entry.row.speed) if entry.row.drafts else None
         ),
-        cells.Text("95 % ", lambda each: _ends(each.row.speed) if each.row.drafts else ""),
-        cells.Written("Pays from", lambda each: _even(each.row)),
+        cells.Text("95 % ", lambda entry: _ends(entry.row.speed) if entry.row.drafts else ""),
+        cells.Written("Pays from", lambda entry: _even(entry.row)),
     )
     intro = (
         "Tokens are those that a step gives each request. Drafts pay from that share of them "
@@ -251,7 +251,7 @@ def _if_accepted(result: SpeculateResult) -> Section:
         cells.Count("Batch", "requests"),
         cells.Count("Context", "context"),
         cells.Share("Each is accepted", "rate"),
-        cells.Written("Best k", lambda each: str(each.drafts)),
+        cells.Written("Best k", lambda entry: str(entry.drafts)),
     )
     rows: tuple[IfAccepted, ...] = result.if_accepted
     intro = ("Where a draft is accepted with this chance if all before it are.",)
@@ -287,28 +287,28 @@ def _same(proof: Proof) -> str:
 
 
 def _acceptance(result: SpeculateResult) -> Section:
-    found = result.acceptance
+    acceptance = result.acceptance
     rows = (
-        [(at + 1, found.drafted[at], found.accepted[at]) for at in range(found.most)]
-        if found
+        [(at + 1, acceptance.drafted[at], acceptance.accepted[at]) for at in range(acceptance.most)]
+        if acceptance
         else []
     )
     columns = (
         cells.Written("Position", lambda row: str(row[0])),
         cells.Share("Steps that draft it", lambda row: row[1]),
         cells.Share("Accept it", lambda row: row[2]),
-        cells.Ratio("Tokens a step to here", lambda row: found and found.tokens(row[0])),
+        cells.Ratio("Tokens a step to here", lambda row: acceptance and acceptance.tokens(row[0])),
     )
     intro = []
-    if found:
-        steps = f", {counted(found.steps, 'step')}" if found.steps else ""
-        intro = [f"A position counts with all before it; {_SOURCES[found.source]}{steps}."]
+    if acceptance:
+        steps = f", {counted(acceptance.steps, 'step')}" if acceptance.steps else ""
+        intro = [f"A position counts with all before it; {_SOURCES[acceptance.source]}{steps}."]
     return table("spec_acceptance", "Acceptance by position", rows, columns, intro)
 
 
 def _lines(result: SpeculateResult) -> Section:
     fitted = [best for best in result.bests if best.fit]
-    loaded = {(each.requests, each.context): each.loaded_us for each in result.measured}
+    loaded = {(shape.requests, shape.context): shape.loaded_us for shape in result.measured}
 
     def idle(best: Best) -> float | None:
         times = loaded.get((best.requests, best.context))
@@ -331,11 +331,11 @@ def _lines(result: SpeculateResult) -> Section:
     return table("spec_fit", "A step as a line", fitted, columns, intro)
 
 
-def _short(found: Section) -> Section:
-    if len(found.rows) <= _ROWS_OF_ONE_SCREEN:
-        return found
-    more = f"And {len(found.rows) - _ROWS_OF_ONE_SCREEN} more rows: --all."
-    return replace(found, rows=found.rows[:_ROWS_OF_ONE_SCREEN], intro=(*found.intro, more))
+def _short(whole: Section) -> Section:
+    if len(whole.rows) <= _ROWS_OF_ONE_SCREEN:
+        return whole
+    more = f"And {len(whole.rows) - _ROWS_OF_ONE_SCREEN} more rows: --all."
+    return replace(whole, rows=whole.rows[:_ROWS_OF_ONE_SCREEN], intro=(*whole.intro, more))
 
 
 def _drafts(number: int) -> str:
@@ -360,7 +360,7 @@ def _with_ends(speed: Estimate | None) -> str:
     return f"{speed.value:.2f} x, {speed.low:.2f} to {speed.high:.2f}"
 
 
-def _time_ends(found: Estimate) -> str:
-    if found.low is None or found.high is None:
+def _time_ends(time: Estimate) -> str:
+    if time.low is None or time.high is None:
         return MISSING
-    return between(microseconds(found.low), microseconds(found.high))
+    return between(microseconds(time.low), microseconds(time.high))

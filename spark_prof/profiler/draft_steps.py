@@ -34,7 +34,7 @@ class StepLog:
         self._requests = 0
         self._drafts: int | None = None
         table = getattr(scheduler, _TABLE, None)
-        self._own = None if table is None else list(table)
+        self._original = None if table is None else list(table)
         self.clear()
 
     def install(self) -> None:
@@ -74,12 +74,12 @@ class StepLog:
 
     def _choose(self) -> None:
         table = getattr(self._scheduler, _TABLE, None)
-        if table is None or self._own is None:
+        if table is None or self._original is None:
             return
         drafts = self._drafts
         if self._plan:
             drafts = self._plan[min(self._scheduled, len(self._plan) - 1)]
-        same = self._own if drafts is None else [min(drafts, self._most)] * len(table)
+        same = self._original if drafts is None else [min(drafts, self._most)] * len(table)
         table[:] = same
 
     def update(self, output: Any, result: Any, *arguments: Any, **named: Any) -> Any:
@@ -90,7 +90,7 @@ class StepLog:
 
     def _count(self, output: Any, result: Any) -> None:
         at_ns = time.monotonic_ns()
-        drafts, context, given, prefills = [], 0, 0, 0
+        drafts, context, emitted, prefills = [], 0, 0, 0
         proposed = output.scheduled_spec_decode_tokens
         sampled, place = result.sampled_token_ids, result.req_id_to_index
         ended = bool(self._plan) and self._finished >= len(self._plan)
@@ -98,23 +98,23 @@ class StepLog:
             request, at = self._scheduler.requests.get(name), place.get(name)
             if request is None or request.is_finished():
                 continue
-            own = len(proposed.get(name, ()))
+            width = len(proposed.get(name, ()))
             got = len(sampled[at]) if sampled and at is not None else 0
-            if tokens != 1 + own or not request.num_output_tokens:
+            if tokens != 1 + width or not request.num_output_tokens:
                 prefills += 1
                 continue
-            drafts.append(own)
-            given += got
+            drafts.append(width)
+            emitted += got
             context += request.num_prompt_tokens + request.num_output_tokens
             if got:
-                self._add(name, own, got - 1)
+                self._add(name, width, got - 1)
                 if ended:
                     # It ends with the token that it is given now.
                     request.max_tokens = 1
         many = -1 if prefills else len(drafts)
         self._finished += many == self._requests
         self._steps.append(
-            [at_ns, many, min(drafts, default=0), max(drafts, default=0), sum(drafts), given,
+            [at_ns, many, min(drafts, default=0), max(drafts, default=0), sum(drafts), emitted,
              context]
         )  # fmt: skip
 

@@ -117,9 +117,9 @@ def tokens_spread(acceptance: Acceptance, drafts: int, other: int) -> Spread:
     requests = acceptance.requests
     if len(requests) >= _FEWEST_REQUESTS:
         steps = np.array([request.steps for request in requests], dtype=np.float64)
-        own = steps + [sum(request.accepted[:drafts]) for request in requests]
+        ours = steps + [sum(request.accepted[:drafts]) for request in requests]
         theirs = steps + [sum(request.accepted[:other]) for request in requests]
-        apart = (own - tokens * steps) / tokens - (theirs - others * steps) / others
+        apart = (ours - tokens * steps) / tokens - (theirs - others * steps) / others
         count = len(requests)
         variance = count / (count - 1) * float((apart**2).sum()) / float(steps.sum()) ** 2
         return Spread(variance, count - 1)

@@ -140,6 +140,6 @@ def _half(error: float, *spreads: Spread) -> float:
     total = math.fsum(spread.variance for spread in spreads)
     if total == 0 or math.isinf(total):
         return total
-    parts = math.fsum(each.variance**2 / each.free for each in spreads if each.free)
+    parts = math.fsum(spread.variance**2 / spread.free for spread in spreads if spread.free)
     free = max(1, math.floor(total**2 / parts)) if parts else 1
     return student_quantile(1 - error / 2, free) * math.sqrt(total)

@@ -125,14 +125,14 @@ class Engines:
 
     def _with_share(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """Each of several engines gets its share of the GPU's memory, if nobody said how much."""
-        many, given = self._options.at_once, set_options(arguments)
+        many, names = self._options.at_once, set_options(arguments)
         if many < 2:
             return tuple(arguments)
-        if _KV_BYTES in given:
+        if _KV_BYTES in names:
             # Then the share only says what has to be free when an engine starts.
-            return with_options(arguments, [] if _SHARE in given else [_SHARE, _LEAST_SHARE])
+            return with_options(arguments, [] if _SHARE in names else [_SHARE, _LEAST_SHARE])
         try:
-            share = float(given.get(_SHARE, _ALL_SHARE))
+            share = float(names.get(_SHARE, _ALL_SHARE))
         except ValueError:
             return tuple(arguments)  # vLLM says what is wrong with it
         return with_options(arguments, [_SHARE, f"{share / many:.3f}"])
@@ -143,8 +143,8 @@ class Engines:
         An engine of one number of drafts has them for as many requests as vLLM's own list has; one
         of several has that list for the first of them only, and would round up the others.
         """
-        given = set_options(self._command.arguments)
-        if free_bytes() is None or any(_GRAPHS.search(name) for name in given):
+        names = set_options(self._command.arguments)
+        if free_bytes() is None or any(_GRAPHS.search(name) for name in names):
             return ()
         counts = {0}.union(*(variant.drafts for variant in variants))
         sizes = {padded(many) * (1 + k) for many in self._options.batch_sizes for k in counts}

@@ -72,21 +72,21 @@ def step_times(steps: Sequence[DraftStep], requests: int, settle: int = SETTLE) 
             alike[step.most].append(duration)
         elif whole >= settle and step.fewest != step.most:
             mixed[round(step.drafts / requests)].append(duration)
-    counted = {count: found for count, found in mixed.items() if len(found) >= _FEWEST}
-    counted |= {count: found for count, found in alike.items() if len(found) >= _FEWEST}
-    return {drafts: middle_mean(found) / 1e3 for drafts, found in sorted(counted.items())}
+    counted = {count: durations for count, durations in mixed.items() if len(durations) >= _FEWEST}
+    counted |= {count: durations for count, durations in alike.items() if len(durations) >= _FEWEST}
+    return {drafts: middle_mean(durations) / 1e3 for drafts, durations in sorted(counted.items())}
 
 
 def token_times(drafted: Drafted, requests: int) -> tuple[float, float]:
     """Of the steps in which exactly the requests decode: us a token of each, and tokens a step."""
-    took, given, count = 0, 0, 0
+    took, tokens, count = 0, 0, 0
     alike = 0
     for before, step in pairwise(drafted.steps):
         alike = alike + 1 if before.requests == step.requests == requests else 0
         if alike >= SETTLE:
             took += step.at_ns - before.at_ns
-            given += step.given
+            tokens += step.tokens
             count += 1
-    if not given:
+    if not tokens:
         raise CommandError(f"no step had {requests} requests that decode; give more tokens")
-    return took / 1e3 / (given / requests), given / requests / count
+    return took / 1e3 / (tokens / requests), tokens / requests / count

@@ -121,15 +121,15 @@ def served_config(
     Args:
         best: the best number by batch size, for those that were measured.
     """
-    kept = {
+    rest = {
         name: value for name, value in config.items() if name not in (TABLE, MOST, *_NOT_SERVED)
     }
     counts = set(best.values())
     if not counts or counts == {0}:
         return None
     if len(counts) == 1:
-        return {**kept, MOST: counts.pop()}
-    return {**kept, MOST: max(counts), TABLE: table_of(best, most_requests)}
+        return {**rest, MOST: counts.pop()}
+    return {**rest, MOST: max(counts), TABLE: table_of(best, most_requests)}
 
 
 def table_of(best: Mapping[int, int], most_requests: int | None = None) -> list[list[int]]:
@@ -161,7 +161,7 @@ def served_words(command: EngineCommand, config: Mapping[str, Any] | None) -> tu
 
 
 def _with(words: Sequence[str], config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    kept: list[str] = []
+    rest: list[str] = []
     skip = False
     for word in words:
         name = word.partition("=")[0].partition(".")[0].replace("_", "-")
@@ -170,5 +170,5 @@ def _with(words: Sequence[str], config: Mapping[str, Any] | None) -> tuple[str, 
         elif name in (OPTION, "-sc"):
             skip = "=" not in word
         else:
-            kept.append(word)
-    return with_options(kept, [] if config is None else [OPTION, json.dumps(config)])
+            rest.append(word)
+    return with_options(rest, [] if config is None else [OPTION, json.dumps(config)])

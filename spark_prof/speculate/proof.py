@@ -22,7 +22,7 @@ _TOKENS = 96  # of each request
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 12
 
 
-class Kept(Protocol):
+class ResultKeeper(Protocol):
     """Where the result of a run is kept."""
 
     result: SpeculateResult
@@ -38,7 +38,7 @@ def prove(
     command: EngineCommand,
     config: dict[str, Any],
     options: Options,
-    kept: Kept,
+    keeper: ResultKeeper,
     engines: Engines,
     deadline: float,
     say: Callable[[str], None],
@@ -50,13 +50,13 @@ def prove(
         plain: the engine without drafts, where it is still alive.
     """
     context = options.contexts[0]
-    best = served_drafts(kept.result.bests, kept.result.measured, context)
+    best = served_drafts(keeper.result.bests, keeper.result.measured, context)
     served = served_config(config, best)
     if served is None:
         return
     needed = engines.start_seconds * (1 if plain else 2)
     if time.monotonic() + needed > deadline:
-        kept.miss("the best drafts were not proven: the time was up; give more --minutes")
+        keeper.miss("the best drafts were not proven: the time was up; give more --minutes")
         return
     variant = Variant(tuple(sorted({*best.values()} - {0})), "proof")
     try:
@@ -68,21 +68,23 @@ def prove(
             return engines.start([PLAIN], with_drafter(command, config))
 
         if not plain and options.at_once < 2:
-            _apart(options, kept, engines, (start_plain, start), best, context, say)
+            _apart(options, keeper, engines, (start_plain, start), best, context, say)
             return
         lives = [*(plain or start_plain()), *start()]
         pairs = {size: drafts for size, drafts in best.items() if drafts}
         for number, (requests, drafts) in enumerate(pairs.items()):
             say(f"proving {drafts} drafts at batch {requests}")
-            left = (deadline - time.monotonic()) / (len(pairs) - number)
-            _prove_at(lives, options, kept, requests, drafts, context, min(left, options.seconds))
+            remaining = (deadline - time.monotonic()) / (len(pairs) - number)
+            _prove_at(
+                lives, options, keeper, requests, drafts, context, min(remaining, options.seconds)
+            )
     except CommandError as error:
-        kept.miss(f"the best drafts were not proven: {error}")
+        keeper.miss(f"the best drafts were not proven: {error}")
 
 
 def _apart(
     options: Options,
-    kept: Kept,
+    keeper: ResultKeeper,
     engines: Engines,
     starts: Sequence[Callable[[], list[Live]]],  # of the engine without drafts, and with them
     best: dict[int, int],
@@ -90,34 +92,34 @@ def _apart(
     say: Callable[[str], None],
 ) -> None:
     """Two engines one after the other, where memory holds one."""
-    found: list[dict[int, list[Drafted]]] = []
+    generations: list[dict[int, list[Drafted]]] = []
     for begin in starts:
         [live] = begin()
         of_engine: dict[int, list[Drafted]] = {}
         for requests, drafts in best.items():
             if drafts:
                 say(f"proving {drafts} drafts at batch {requests}")
-                _generated(live, options, kept.result.acceptance, requests, context)
+                _generated(live, options, keeper.result.acceptance, requests, context)
                 of_engine[requests] = [
-                    _generated(live, options, kept.result.acceptance, requests, context)
+                    _generated(live, options, keeper.result.acceptance, requests, context)
                     for _ in range(_LEAST_ROUNDS)
                 ]
-        found.append(of_engine)
+        generations.append(of_engine)
         engines.end([live])
-    for requests, rounds in found[0].items():
-        _keep(kept, requests, best[requests], rounds, found[1][requests])
+    for requests, rounds in generations[0].items():
+        _keep(keeper, requests, best[requests], rounds, generations[1][requests])
 
 
 def _prove_at(
     lives: Sequence[Live],
     options: Options,
-    kept: Kept,
+    keeper: ResultKeeper,
     requests: int,
     drafts: int,
     context: int,
     seconds: float,
 ) -> None:
-    acceptance = kept.result.acceptance
+    acceptance = keeper.result.acceptance
     for live in lives:
         _generated(live, options, acceptance, requests, context)
     of_plain: list[Drafted] = []
@@ -130,7 +132,7 @@ def _prove_at(
         took = time.monotonic() - begin
         if len(of_plain) >= _LEAST_ROUNDS and took + took / len(of_plain) > seconds:
             break
-    _keep(kept, requests, drafts, of_plain, of_served)
+    _keep(keeper, requests, drafts, of_plain, of_served)
 
 
 def _generated(
@@ -150,13 +152,19 @@ def _generated(
 
 
 def _keep(
-    kept: Kept, requests: int, drafts: int, plain: Sequence[Drafted], served: Sequence[Drafted]
+    keeper: ResultKeeper,
+    requests: int,
+    drafts: int,
+    plain: Sequence[Drafted],
+    served: Sequence[Drafted],
 ) -> None:
-    of_plain = [token_times(each, requests) for each in plain]
-    of_served = [token_times(each, requests) for each in served]
+    of_plain = [token_times(drafted, requests) for drafted in plain]
+    of_served = [token_times(drafted, requests) for drafted in served]
     logs = mean_interval([math.log(a[0] / b[0]) for a, b in zip(of_plain, of_served, strict=True)])
     ends = [None if end is None else math.exp(end) for end in (logs.low, logs.high)]
-    real = served[0].tokens and kept.result.acceptance and kept.result.acceptance.source != "given"
+    real = (
+        served[0].tokens and keeper.result.acceptance and keeper.result.acceptance.source != "given"
+    )
     proof = Proof(
         requests,
         drafts,
@@ -166,7 +174,7 @@ def _keep(
         fmean(tokens for _, tokens in of_served),
         *(_alike(plain[0].tokens, served[0].tokens) if real else ()),
     )
-    kept.set(proofs=(*kept.result.proofs, proof))
+    keeper.set(proofs=(*keeper.result.proofs, proof))
 
 
 def _alike(

@@ -210,10 +210,10 @@ class Run:
 
     def _share(self, shapes: int) -> float:
         """Seconds for one of so many shapes, where the proof shall have its time, too."""
-        left = self._deadline - time.monotonic()
+        remaining = self._deadline - time.monotonic()
         if self._options.proof:
-            left -= self._engines.start_seconds + _PROOF_SHARE * 60 * self._options.minutes
-        return max(left, 1.0) / shapes
+            remaining -= self._engines.start_seconds + _PROOF_SHARE * 60 * self._options.minutes
+        return max(remaining, 1.0) / shapes
 
     def _impossible(self, lives: Sequence[Live], requests: int, context: int) -> str:
         """Why the engines cannot run these steps; empty where they can."""
@@ -255,12 +255,12 @@ class Run:
             took = time.monotonic() - begin
             if len(rounds) >= _LEAST_ROUNDS and took + took / len(rounds) > seconds:
                 break
-        known = self._rounds.setdefault(key, [])
+        earlier = self._rounds.setdefault(key, [])
         for number, times in enumerate(rounds):
-            if number < len(known):
-                known[number] |= times
+            if number < len(earlier):
+                earlier[number] |= times
             else:
-                known.append(times)
+                earlier.append(times)
         self._loaded.setdefault(key, []).extend(loaded)
 
     def _keep_measured(self) -> None:
@@ -295,16 +295,16 @@ class Run:
         acceptance: Acceptance | None = self._keeper.result.acceptance
         measured = self._keeper.result.measured
         bests = tuple(
-            best_of(each.requests, each.context, each.rounds, acceptance) for each in measured
+            best_of(shape.requests, shape.context, shape.rounds, acceptance) for shape in measured
         )
         rates = () if acceptance else _RATES
         self._keeper.set(
             bests=bests,
             if_accepted=tuple(
-                IfAccepted(each.requests, each.context, rate, drafts)
-                for each in measured
+                IfAccepted(shape.requests, shape.context, rate, drafts)
+                for shape in measured
                 for rate in rates
-                if (drafts := chosen_at(each.rounds, rate)) is not None
+                if (drafts := chosen_at(shape.rounds, rate)) is not None
             ),
         )
         if best := served_drafts(bests, measured, self._options.contexts[0]):

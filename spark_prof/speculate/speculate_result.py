@@ -93,21 +93,21 @@ def served_drafts(
     Where drafts are best at one batch size, all have the drafter: then none of them are best where
     they are with the drafter loaded, which takes time, too.
     """
-    found = {
-        each.requests: each.drafts
-        for each in bests
-        if each.drafts is not None and each.context == context
+    served = {
+        shape.requests: shape.drafts
+        for shape in bests
+        if shape.drafts is not None and shape.context == context
     }
-    if not any(found.values()):
-        return found
-    loaded = {each.requests: each.loaded_us for each in measured if each.context == context}
+    if not any(served.values()):
+        return served
+    loaded = {shape.requests: shape.loaded_us for shape in measured if shape.context == context}
     for best in bests:
         if best.context == context and best.drafts == 0 and loaded.get(best.requests):
             drafted = [row for row in best.rows if row.drafts and row.token_us is not None]
             least = min(drafted, key=lambda row: row.token_us or math.inf, default=None)
             if least and (least.token_us or math.inf) < fmean(loaded[best.requests]):
-                found[best.requests] = least.drafts
-    return found
+                served[best.requests] = least.drafts
+    return served
 
 
 def to_json(result: SpeculateResult) -> bytes:

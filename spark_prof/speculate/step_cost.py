@@ -40,7 +40,7 @@ class Fit:
 
 def measured_drafts(rounds: Sequence[Round]) -> tuple[int, ...]:
     """The numbers of drafts that most rounds have measured."""
-    counts = Counter(drafts for each in rounds for drafts in each)
+    counts = Counter(drafts for times in rounds for drafts in times)
     return tuple(sorted(drafts for drafts, many in counts.items() if 2 * many > len(rounds)))
 
 
@@ -50,13 +50,13 @@ def step_us(rounds: Sequence[Round], width: float) -> Estimate | None:
     Of a width between two that were measured, which a drafter has that finds fewer drafts at
     times, it lies on the line between them.
     """
-    values = [us for each in rounds if (us := _at(each, width)) is not None]
+    values = [us for times in rounds if (us := _at(times, width)) is not None]
     return mean_interval(values) if values else None
 
 
 def step_spread(rounds: Sequence[Round], width: float, other: float) -> tuple[float, Spread] | None:
     """The logarithm of the ratio of two steps' times, and how sure it is; in the same rounds."""
-    pairs = [(_at(each, width), _at(each, other)) for each in rounds]
+    pairs = [(_at(times, width), _at(times, other)) for times in rounds]
     logs = [math.log(a / b) for a, b in pairs if a and b]
     if not logs:
         return None
@@ -80,13 +80,13 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 def fit_line(rounds: Sequence[Round]) -> Fit | None:
     """The line through the steps with drafts, one a round; None of fewer than two numbers."""
     drafts = [count for count in measured_drafts(rounds) if count >= 1]
-    rounds = [each for each in rounds if each.keys() >= set(drafts)]
+    rounds = [times for times in rounds if times.keys() >= set(drafts)]
     if len(drafts) < 2 or not rounds:
         return None
-    lines = [np.polyfit(drafts, [each[count] for count in drafts], 1) for each in rounds]
+    lines = [np.polyfit(drafts, [times[count] for count in drafts], 1) for times in rounds]
     each_us = mean_interval([float(line[0]) for line in lines])
     fixed_us = mean_interval([float(line[1]) for line in lines])
-    means = {count: fmean(each[count] for each in rounds) for count in drafts}
+    means = {count: fmean(times[count] for times in rounds) for count in drafts}
     off = (
         abs(fixed_us.value + count * each_us.value - us) / us for count, us in means.items() if us
     )

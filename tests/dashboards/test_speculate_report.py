@@ -77,9 +77,9 @@ def test_all_sections_are_in_every_format(kind: str) -> None:
 
 
 def test_json_has_the_result_and_its_answer() -> None:
-    found = json.loads(render_speculate(DRAFTED, Layout("json")))
-    assert found["answer_line"] == answer_line(DRAFTED)
-    assert found["bests"][0]["drafts"] == 2
+    record = json.loads(render_speculate(DRAFTED, Layout("json")))
+    assert record["answer_line"] == answer_line(DRAFTED)
+    assert record["bests"][0]["drafts"] == 2
 
 
 @pytest.mark.parametrize("result", [DRAFTED, ONE, UNKNOWN, STOPPED])

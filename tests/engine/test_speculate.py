@@ -103,12 +103,12 @@ def _check(
     counted = [sum(request.accepted[at] for request in drafted.requests) for at in range(MOST)]
     # The last step of a request may accept more than the tokens that it still may have.
     assert counted[drafts:] == [0] * (MOST - drafts)
-    for found, exact in zip(counted, accepted, strict=False):
-        assert exact <= found <= exact + len(prompts)
+    for count, exact in zip(counted, accepted, strict=False):
+        assert exact <= count <= exact + len(prompts)
     if drafts:
-        found = counted_acceptance(drafted.requests, "requests")
-        assert found.accepted[0] > 0.1
-        assert found.steps == steps
+        count = counted_acceptance(drafted.requests, "requests")
+        assert count.accepted[0] > 0.1
+        assert count.steps == steps
 
 
 def _check_blocks(live: Live, variant: Variant) -> None:

@@ -156,14 +156,14 @@ def test_drafts_break_even_where_as_many_tokens_come_in_the_same_time() -> None:
 
 def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
     truth = (1.8 / STEPS[1]) / (1 / STEPS[0])
-    held = 0
+    hits = 0
     for seed in range(400):
         ratio = speed_over(rounds_of(STEPS, 0.02, seed=seed), given_acceptance("0.8"), 1, 0)
         assert ratio is not None
         assert ratio.low is not None
         assert ratio.high is not None
-        held += ratio.low <= truth <= ratio.high
-    assert 370 <= held <= 392
+        hits += ratio.low <= truth <= ratio.high
+    assert 370 <= hits <= 392
 
 
 def test_acceptance_that_differs_between_requests_widens_the_interval() -> None:
@@ -221,11 +221,11 @@ def test_the_line_has_the_planted_slope() -> None:
 
 
 def test_the_best_for_each_rate_rises_with_it() -> None:
-    found = [chosen_at([dict(STEPS)] * 3, rate / 10) for rate in range(11)]
-    assert found[0] == 0
-    assert found[10] == MOST
-    known = [drafts for drafts in found if drafts is not None]
-    assert known == sorted(known)
+    choices = [chosen_at([dict(STEPS)] * 3, rate / 10) for rate in range(11)]
+    assert choices[0] == 0
+    assert choices[10] == MOST
+    numbers = [drafts for drafts in choices if drafts is not None]
+    assert numbers == sorted(numbers)
     assert chosen_at([{1: 2.0}], 0.5) is None
 
 

@@ -58,7 +58,7 @@ class FakeScheduler:
 
 def played(log: StepLog, scheduler: FakeScheduler, steps: int = 200) -> list[int]:
     """Runs until all requests ended; the tokens that each decoding step gave."""
-    given, decoded = [], dict.fromkeys(scheduler.requests, 0)
+    emitted, decoded = [], dict.fromkeys(scheduler.requests, 0)
     for _ in range(steps):
         output = scheduler.schedule()
         if not output.num_scheduled_tokens:
@@ -72,11 +72,11 @@ def played(log: StepLog, scheduler: FakeScheduler, steps: int = 200) -> list[int
                 decoded[name] += 1
             sampled.append([7] * (1 + accepted))
         if not output.scheduled_new_reqs:
-            given.append(sum(map(len, sampled)))
+            emitted.append(sum(map(len, sampled)))
         place = {name: at for at, name in enumerate(output.num_scheduled_tokens)}
         result = SimpleNamespace(sampled_token_ids=sampled, req_id_to_index=place)
         scheduler.update_from_output(output, result)
-    return given
+    return emitted
 
 
 def logged(**more: Any) -> tuple[StepLog, FakeScheduler]:
@@ -89,7 +89,7 @@ def logged(**more: Any) -> tuple[StepLog, FakeScheduler]:
 def test_each_step_has_the_drafts_of_the_plan_and_requests_end_with_it() -> None:
     log, scheduler = logged()
     log.start([(3, 4), (0, 3), (2, 5)], 2)
-    given = played(log, scheduler)
+    tokens = played(log, scheduler)
     assert all(request.finished for request in scheduler.requests.values())
     rows = [DraftStep(*row) for row in log.rows()[0]]
     decoding = [row for row in rows if row.requests == 2]
@@ -97,7 +97,7 @@ def test_each_step_has_the_drafts_of_the_plan_and_requests_end_with_it() -> None
     widths = [row.most for row in decoding]
     assert widths == [row.fewest for row in decoding]
     assert widths == [3, 3, 3, 3, 3, 0, 0, 0, 2, 2, 2, 2, 2][: len(widths)]
-    assert [row.given for row in decoding] == given
+    assert [row.tokens for row in decoding] == tokens
     assert [row.drafts for row in decoding] == [2 * width for width in widths]
     assert all(later.at_ns >= row.at_ns for row, later in pairwise(rows))
 

@@ -9,19 +9,19 @@ from spark_prof.errors import CommandError
 from spark_prof.speculate.measuring import step_times, token_times
 
 
-def steps_of(widths: list[int], requests: int = 2, given: int = 3) -> list[DraftStep]:
+def steps_of(widths: list[int], requests: int = 2, tokens: int = 3) -> list[DraftStep]:
     """Steps that take 1 ms and 100 us a draft, the first of each number 50 ms more."""
     rows, now, last = [], 0, -1
     for width in widths:
         now += 1_000_000 + 100_000 * width + (50_000_000 if width != last else 0)
-        rows.append(DraftStep(now, requests, width, width, width * requests, given, 100))
+        rows.append(DraftStep(now, requests, width, width, width * requests, tokens, 100))
         last = width
     return rows
 
 
 def test_steps_after_a_change_are_left_out() -> None:
-    found = step_times(steps_of([0] * 9 + [2] * 9 + [1] * 9 + [3] * 2), 2)
-    assert found == {0: 1000.0, 1: 1100.0, 2: 1200.0}
+    times = step_times(steps_of([0] * 9 + [2] * 9 + [1] * 9 + [3] * 2), 2)
+    assert times == {0: 1000.0, 1: 1100.0, 2: 1200.0}
 
 
 def test_steps_with_other_requests_do_not_count() -> None:
@@ -41,7 +41,7 @@ def test_where_a_drafter_finds_fewer_the_mean_counts() -> None:
 
 
 def test_the_time_of_a_token_is_that_of_the_steps_over_what_they_gave() -> None:
-    rows = steps_of([2] * 10, requests=2, given=4)
+    rows = steps_of([2] * 10, requests=2, tokens=4)
     us, tokens = token_times(Drafted(rows, [], [], 0.0), 2)
     assert us == pytest.approx(600.0)
     assert tokens == pytest.approx(2.0)

@@ -33,11 +33,11 @@ def command(*words: str) -> EngineCommand:
 
 @pytest.mark.parametrize("option", ["--speculative-config", "--speculative_config", "-sc"])
 def test_the_drafter_is_read_and_replaced(option: str) -> None:
-    own = command("m", option, json.dumps(NGRAM), "--max-num-seqs", "8")
-    assert drafter_of(own) == NGRAM
-    assert with_drafter(own, None) == ("m", "--max-num-seqs", "8")
+    engine = command("m", option, json.dumps(NGRAM), "--max-num-seqs", "8")
+    assert drafter_of(engine) == NGRAM
+    assert with_drafter(engine, None) == ("m", "--max-num-seqs", "8")
     other = {"method": "ngram", "num_speculative_tokens": 2}
-    words = served_words(own, other)
+    words = served_words(engine, other)
     assert words[:2] == ("vllm", "serve")
     assert json.loads(words[-1]) == other
     joined = command("m", f"{option}={json.dumps(NGRAM)}", "-tp", "2")
@@ -47,8 +47,8 @@ def test_the_drafter_is_read_and_replaced(option: str) -> None:
 
 def test_a_model_alone_is_served_by_vllm_serve() -> None:
     words = ("folder", "--speculative-config", json.dumps(NGRAM))
-    own = EngineCommand(words, (), "python", "model", words)
-    assert served_words(own, None) == ("vllm", "serve", "folder")
+    engine = EngineCommand(words, (), "python", "model", words)
+    assert served_words(engine, None) == ("vllm", "serve", "folder")
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "3", '"a"'])
@@ -60,9 +60,9 @@ def test_what_is_no_drafter_is_refused(text: str) -> None:
 
 
 def test_one_engine_has_all_numbers_where_vllm_can() -> None:
-    assert [each.drafts for each in variants_of(NGRAM, (1, 2, 3))] == [(), (0, 1, 2, 3)]
+    assert [entry.drafts for entry in variants_of(NGRAM, (1, 2, 3))] == [(), (0, 1, 2, 3)]
     for config in ({"method": "suffix"}, NGRAM | {"parallel_drafting": True}):
-        assert [each.drafts for each in variants_of(config, (1, 3))] == [(), (1,), (3,)]
+        assert [entry.drafts for entry in variants_of(config, (1, 3))] == [(), (1,), (3,)]
     assert variants_of(NGRAM, (2,)) == fixed_variants((2,))
     assert variants_of(NGRAM, (2,))[0] == PLAIN
 
@@ -73,7 +73,7 @@ def test_all_numbers_have_the_same_mean_place() -> None:
     for place, (drafts, steps) in enumerate(blocks):
         assert steps == 5
         places.setdefault(drafts, []).append(place)
-    assert {sum(each) for each in places.values()} == {len(blocks) - 1}
+    assert {sum(entry) for entry in places.values()} == {len(blocks) - 1}
 
 
 def test_the_option_has_one_number_or_a_table() -> None:
@@ -81,9 +81,9 @@ def test_the_option_has_one_number_or_a_table() -> None:
         "rejection_sample_method": "synthetic",
         "num_speculative_tokens_per_batch_size": [[1, 1, 1]],
     }
-    kept = {"method": "ngram", "prompt_lookup_max": 3}
-    assert served_config(config, {1: 3, 8: 3}) == kept | {"num_speculative_tokens": 3}
-    assert served_config(config, {1: 3, 8: 1}) == kept | {
+    rest = {"method": "ngram", "prompt_lookup_max": 3}
+    assert served_config(config, {1: 3, 8: 3}) == rest | {"num_speculative_tokens": 3}
+    assert served_config(config, {1: 3, 8: 1}) == rest | {
         "num_speculative_tokens": 3,
         "num_speculative_tokens_per_batch_size": [[1, 7, 3], [8, 8, 1]],
     }

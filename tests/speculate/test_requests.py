@@ -65,12 +65,12 @@ def test_only_the_first_requests_are_taken(tmp_path: Path) -> None:
 
 
 def test_metrics_of_all_engines_are_summed() -> None:
-    found = acceptance_of_metrics(METRICS)
-    assert found.source == "server"
-    assert found.steps == 100
-    assert found.drafted == (1.0, 1.0, 1.0)
-    assert found.accepted == (0.8, 0.4, 0.09)
-    assert found.tokens(3) == pytest.approx(2.29)
+    acceptance = acceptance_of_metrics(METRICS)
+    assert acceptance.source == "server"
+    assert acceptance.steps == 100
+    assert acceptance.drafted == (1.0, 1.0, 1.0)
+    assert acceptance.accepted == (0.8, 0.4, 0.09)
+    assert acceptance.tokens(3) == pytest.approx(2.29)
 
 
 def test_a_server_that_drafts_nothing_is_refused() -> None:
