@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 from spark_prof.ab.messages import Draft, Drafted, DraftStep, RequestDrafts
 from spark_prof.errors import CommandError
 from spark_prof.profiler.draft_steps import UTILITY
 
+_CONFIG = "vllm.config"
 _TABLE = "num_speculative_tokens_per_batch_size"
 _NO_DRAFTER = (
     "the engine has no drafter; give it one, such as --speculative-config "
@@ -31,9 +33,8 @@ def with_drafts(
         return {**values, "speculative_config": None}
     if not isinstance(config, Mapping):
         raise ValueError(_NO_DRAFTER)
-    from vllm.config.speculative import SpeculativeConfig
-
-    names = {field.name for field in fields(SpeculativeConfig)}
+    # Its fields are in `rules.vllm_reached`; which of them a version has it says itself.
+    names = {field.name for field in fields(import_module(_CONFIG).SpeculativeConfig)}
     config = dict(config)
     if not as_served:
         config.pop(_TABLE, None)
