@@ -73,7 +73,7 @@ def prove(
         lives = [*(plain or start_plain()), *start()]
         pairs = {size: drafts for size, drafts in best.items() if drafts}
         for number, (requests, drafts) in enumerate(pairs.items()):
-            say(f"proving {drafts} drafts at batch {requests}")
+            say(f"proving k = {drafts} at batch {requests}")
             remaining = (deadline - time.monotonic()) / (len(pairs) - number)
             _prove_at(
                 lives, options, keeper, requests, drafts, context, min(remaining, options.seconds)
@@ -98,7 +98,7 @@ def _apart(
         of_engine: dict[int, list[Drafted]] = {}
         for requests, drafts in best.items():
             if drafts:
-                say(f"proving {drafts} drafts at batch {requests}")
+                say(f"proving k = {drafts} at batch {requests}")
                 _generated(live, options, keeper.result.acceptance, requests, context)
                 of_engine[requests] = [
                     _generated(live, options, keeper.result.acceptance, requests, context)

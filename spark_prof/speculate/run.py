@@ -64,8 +64,7 @@ class Keeper:
 
     def miss(self, line: str) -> None:
         """Says what could not be measured, and why."""
-        if line not in self.result.missing:
-            self.set(missing=(*self.result.missing, one_line(line)))
+        self.set(missing=tuple(dict.fromkeys((*self.result.missing, one_line(line)))))
 
     def write_page(self) -> None:
         """Writes the page that stands alone beside the result."""
