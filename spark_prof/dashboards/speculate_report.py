@@ -79,6 +79,8 @@ def answer_line(result: SpeculateResult, *, typed: bool = False) -> str:
             line += f"; set {option}" if typed else "; the option is below"
         elif all(best.drafts == 0 for best in judged):
             line += "; leave --speculative-config out"
+        else:
+            line += "; nothing to set: no drafts are certain to be faster than none"
     elif result.bests:
         line = _without_acceptance(result)
     else:

@@ -63,7 +63,7 @@ def best_of(
     counts = measured_drafts(rounds)
     rows = tuple(_row(rounds, count, acceptance) for count in counts)
     timed = [row for row in rows if row.token_us is not None]
-    chosen = min(timed, key=lambda row: row.token_us or math.inf, default=None)
+    chosen = max(timed, key=_speed, default=None)
     if chosen is None or acceptance is None or len(timed) < 2 or timed[0].drafts:
         return Best(requests, context, rows, None, (), fit_line(rounds))
     others = [row.drafts for row in timed if row.drafts != chosen.drafts]
@@ -121,6 +121,11 @@ def chosen_at(rounds: Sequence[Round], rate: float) -> int | None:
         return None
     accepted = tuple(rate**place for place in range(1, max(counts) + 1))
     return best_of(1, 0, rounds, Acceptance("given", (1.0,) * len(accepted), accepted)).drafts
+
+
+def _speed(row: DraftCount) -> float:
+    """Over no drafts in the same rounds, which what drifts is not in."""
+    return row.speed.value if row.speed else 0.0
 
 
 def _row(rounds: Sequence[Round], drafts: int, acceptance: Acceptance | None) -> DraftCount:

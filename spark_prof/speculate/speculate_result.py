@@ -88,13 +88,13 @@ class SpeculateResult:
 def served_drafts(
     bests: Sequence[Best], measured: Sequence[Measured], context: int
 ) -> dict[int, int]:
-    """The drafts to serve by batch size.
+    """The drafts to serve by batch size: none where no drafts are certain to be faster than none.
 
     Where drafts are best at one batch size, all have the drafter: then none of them are best where
     they are with the drafter loaded, which takes time, too.
     """
     served = {
-        shape.requests: shape.drafts
+        shape.requests: 0 if 0 in shape.rivals else shape.drafts
         for shape in bests
         if shape.drafts is not None and shape.context == context
     }
@@ -102,7 +102,7 @@ def served_drafts(
         return served
     loaded = {shape.requests: shape.loaded_us for shape in measured if shape.context == context}
     for best in bests:
-        if best.context == context and best.drafts == 0 and loaded.get(best.requests):
+        if best.context == context and served.get(best.requests) == 0 and loaded.get(best.requests):
             drafted = [row for row in best.rows if row.drafts and row.token_us is not None]
             least = min(drafted, key=lambda row: row.token_us or math.inf, default=None)
             if least and (least.token_us or math.inf) < fmean(loaded[best.requests]):

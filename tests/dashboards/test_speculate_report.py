@@ -59,6 +59,8 @@ def test_numbers_that_are_not_told_apart_are_named() -> None:
     unsure = replace(ONE, bests=(replace(ONE.bests[0], rivals=(1, 3)),))
     assert "not told apart from 1 and 3" in answer_line(unsure)
     assert document(unsure).caveats
+    nothing = replace(ONE, bests=(replace(ONE.bests[0], rivals=(0,)),), config=None)
+    assert answer_line(nothing).endswith("no drafts are certain to be faster than none")
 
 
 def test_a_run_that_ended_early_says_so() -> None:

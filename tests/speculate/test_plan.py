@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -136,3 +137,11 @@ def test_no_drafts_are_not_free_where_the_drafter_is_loaded() -> None:
     assert served_drafts(bests, cheap, 128) == {1: 1, 8: 0}
     assert served_drafts(bests[1:], dear, 128) == {8: 0}
     assert served_drafts(bests, dear, 4096) == {}
+
+
+def test_drafts_that_may_be_no_faster_than_none_are_not_served() -> None:
+    unsure = replace(best(1, 2, {0: 10.0, 1: 9.8, 2: 9.7}), rivals=(0, 1))
+    sure = replace(unsure, rivals=(1,))
+    assert served_drafts([unsure], [], 128) == {1: 0}
+    assert served_drafts([sure], [], 128) == {1: 2}
+    assert served_config(NGRAM, served_drafts([unsure], [], 128)) is None
