@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from spark_prof.ab.result import decoded, text_of
+from spark_prof.errors import CommandError
 from spark_prof.speculate.acceptance import Acceptance
 from spark_prof.speculate.best_k import Best
 from spark_prof.speculate.step_cost import Estimate
@@ -117,4 +118,13 @@ def to_json(result: SpeculateResult) -> bytes:
 
 def read_speculate(path: Path) -> SpeculateResult:
     """Reads what `to_json` wrote; CommandError where the file is no such result."""
-    return decoded(text_of(path), SpeculateResult, "speculate", str(path))
+    result = decoded(text_of(path), SpeculateResult, "speculate", str(path))
+    for best in result.bests:
+        if best.drafts is not None and not {0, best.drafts} <= {row.drafts for row in best.rows}:
+            raise CommandError(
+                f"{path} is damaged: it has no row for the drafts that it calls best"
+            )
+    acceptance = result.acceptance
+    if acceptance and len(acceptance.drafted) != len(acceptance.accepted):
+        raise CommandError(f"{path} is damaged: its acceptance lacks positions")
+    return result

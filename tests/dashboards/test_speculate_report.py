@@ -94,6 +94,19 @@ def test_a_result_is_read_as_it_was_written(result: object, tmp_path: Path) -> N
         read_speculate(path)
 
 
+def test_a_damaged_result_is_refused(tmp_path: Path) -> None:
+    assert DRAFTED.acceptance is not None
+    path = tmp_path / "result.json"
+    for damaged in (
+        replace(DRAFTED, bests=(replace(DRAFTED.bests[0], drafts=9),)),
+        replace(DRAFTED, bests=(replace(DRAFTED.bests[0], rows=()),)),
+        replace(DRAFTED, acceptance=replace(DRAFTED.acceptance, drafted=(1.0,))),
+    ):
+        path.write_bytes(to_json(damaged))
+        with pytest.raises(CommandError, match="is damaged"):
+            read_speculate(path)
+
+
 def test_the_charts_have_every_batch_size_and_mark_the_best() -> None:
     figures = speculate_figures(DRAFTED)
     assert set(figures) == {"spec_costs", "spec_best"}
