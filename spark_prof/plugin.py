@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from spark_prof.profiler import ray
+from spark_prof.profiler import draft_steps, ray
 from spark_prof.profiler.control import Control
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.vllm_names import NEWEST, OLDEST, SCHEDULER, WORKER, is_supported
@@ -44,6 +44,8 @@ def install() -> None:
 
         def add_scheduler(scheduler: Any) -> None:
             control.add_scheduler(scheduler, settings)
+            if os.environ.get(draft_steps.ENVIRONMENT):
+                draft_steps.install(scheduler)
             ray.flush_before_shutdown()
 
         swaps = SwapSettings.from_environment()

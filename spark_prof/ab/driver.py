@@ -22,12 +22,15 @@ from typing import Any
 
 import msgspec
 
+from spark_prof.ab.driver_drafts import drafting_of, generate_drafts, with_drafts
 from spark_prof.ab.messages import (
     Answer,
     Batch,
     Check,
     Compare,
     DescribeSwaps,
+    Draft,
+    Drafted,
     Facts,
     Failed,
     Generate,
@@ -71,6 +74,7 @@ def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
         dummy=str(config.load_config.load_format).rpartition(".")[2].lower() == "dummy",
         layers=layers if isinstance(layers, int) and layers > 0 else None,
         routed=bool(config.model_config.get_num_experts()),
+        **drafting_of(config),
     )
 
 
@@ -115,10 +119,17 @@ _SERVE_PARSERS = (
 _TOKENIZERS = ("tokenizer*", "tekken*", "vocab*", "*.tiktoken")
 
 
-def engine_arguments(form: str, arguments: Sequence[str]) -> dict[str, Any]:
+def engine_arguments(
+    form: str,
+    arguments: Sequence[str],
+    drafts: Sequence[int] | None = None,
+    *,
+    as_served: bool = False,
+) -> dict[str, Any]:
     """The arguments of vllm.LLM, by the parser of the command that they are from.
 
-    The parser exits where vLLM does not take them; a ValueError says what cannot be measured so.
+    With numbers of drafts they have those, see `with_drafts`. The parser exits where vLLM does not
+    take them; a ValueError says what cannot be measured so.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -139,8 +150,12 @@ def engine_arguments(form: str, arguments: Sequence[str]) -> dict[str, Any]:
         raise ValueError("--worker-extension-cls is what spark-prof ab needs itself; leave it out")
     if values.get("data_parallel_size", 1) > 1:
         raise ValueError("--data-parallel-size is more than one engine; leave it out")
-    if values.get("speculative_config") or values.get("spec_method") or values.get("spec_model"):
-        raise ValueError("a step with drafts gives no fixed number of tokens; leave them out")
+    if drafts is not None:
+        values = with_drafts(values, drafts, as_served=as_served)
+    elif values.get("speculative_config") or values.get("spec_method") or values.get("spec_model"):
+        raise ValueError(
+            "a step with drafts gives no fixed number of tokens; spark-prof speculate measures it"
+        )
     values["worker_extension_cls"] = EXTENSION
     # A prompt that is in the cache already would prefill nothing, on the second side only.
     values["enable_prefix_caching"] = False
@@ -202,6 +217,8 @@ class _Session:
                 return self._start(request)
             case Check():
                 engine_arguments(request.form, request.arguments)
+            case Draft():
+                return self._draft(request)
             case DescribeSwaps():
                 return Rows(self._rpc("spark_prof_swaps"))
             case Switch():
@@ -218,7 +235,9 @@ class _Session:
     def _start(self, request: Start) -> Facts:
         begin = time.monotonic()
         os.environ |= request.environment
-        arguments = engine_arguments(request.form, request.arguments)
+        arguments = engine_arguments(
+            request.form, request.arguments, request.drafts, as_served=request.as_served
+        )
         from vllm import LLM
 
         self._llm = LLM(**arguments)
@@ -235,6 +254,18 @@ class _Session:
         self._run(request.batch)
         rows = self._rpc("spark_prof_times")[0] if request.plan else []
         return Times(rows, time.monotonic() - begin)
+
+    def _draft(self, request: Draft) -> Drafted:
+        config = self._llm.llm_engine.vllm_config
+        drafter = config.speculative_config
+        if drafter is not None and getattr(drafter, "rejection_sample_method", "") == "synthetic":
+            rates = None if request.acceptance is None else list(request.acceptance)
+            self._rpc("spark_prof_acceptance", rates)
+        made_up = prompts_of(request.batch, self._vocabulary)
+        most = int(drafter.num_speculative_tokens) if drafter is not None else 0
+        return generate_drafts(
+            self._llm, request, made_up, int(config.model_config.max_model_len), most
+        )
 
     def _compare(self, request: Compare) -> Rows:
         self._rpc("spark_prof_side", request.side)

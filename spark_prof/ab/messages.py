@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -46,6 +47,10 @@ class Start(Check, tag=True, frozen=True):
     """Builds the engine; answered by `Facts`."""
 
     environment: dict[str, str] = {}  # variables that nothing has read before
+    drafts: tuple[int, ...] | None = None
+    """Numbers of drafts that its steps shall be able to have, none for no drafter; None where the
+    arguments may not have a drafter at all."""
+    as_served: bool = False  # the drafts by batch size are those of the arguments
 
 
 class DescribeSwaps(msgspec.Struct, tag=True, frozen=True):
@@ -81,6 +86,21 @@ class Compare(msgspec.Struct, tag=True, frozen=True):
     text: str = ""  # a file with what is said, in place of made-up prompts and side a's answers
 
 
+class Draft(msgspec.Struct, tag=True, frozen=True):
+    """Generates with drafts, as many at a time as a plan says; answered by `Drafted`."""
+
+    batch: Batch
+    plan: tuple[tuple[int, int], ...] = ()
+    """Drafts and steps of each block; requests end with it. None for requests that are generated
+    whole."""
+    drafts: int | None = None
+    """Of every step, where there is no plan; None for as many as the engine makes by itself."""
+    to_the_end: bool = False  # a request goes on where the model would have ended it
+    acceptance: tuple[float, ...] | None = None
+    """The share of steps that accept each position with all before it; None for the real one."""
+    prompts: tuple[str | tuple[int, ...], ...] = ()  # texts or token ids; none for made-up ones
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Ends the engine and the process; answered by `Rows`."""
 
@@ -105,12 +125,48 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
     dummy: bool  # the weights are no checkpoint's
     layers: int | None  # of the decoder; None where its configuration does not tell
     routed: bool  # some of them choose experts
+    drafting: str = ""
+    """How it drafts: ``chosen`` where each step may have another number of drafts in the graphs
+    that a fixed number has, ``pieces`` where that costs it whole graphs, ``fixed``; empty for no
+    drafter."""
+    drafts: int = 0  # that a step has at most
+    acceptance_fixed: bool = False  # which drafts are accepted can be fixed
 
 
 class Times(msgspec.Struct, tag=True, frozen=True):
     """The steps of a plan on rank 0, in the columns of `spark_prof_times`, and what it took."""
 
     rows: list[Step]
+    seconds: float
+
+
+class DraftStep(msgspec.Struct, frozen=True, array_like=True):
+    """One step, as the scheduler saw its result."""
+
+    at_ns: int  # when the result came, by a clock that only goes forward
+    requests: int  # that decode in it; -1 where others were prefilled, too
+    fewest: int  # drafts of a request
+    most: int
+    drafts: int  # of all requests
+    tokens: int  # tokens that they got
+    context: int  # tokens before it, of all requests
+
+
+@dataclass(frozen=True)
+class RequestDrafts:
+    """The drafts of one request."""
+
+    steps: int  # in which it decoded, those without drafts included
+    drafted: tuple[int, ...]  # steps by position: in how many it was drafted
+    accepted: tuple[int, ...]  # in how many it and all before it were accepted
+
+
+class Drafted(msgspec.Struct, tag=True, frozen=True):
+    """What came of a generation with drafts."""
+
+    steps: list[DraftStep]
+    requests: list[RequestDrafts]
+    tokens: list[list[int]]  # that each request was given, in the order of the prompts
     seconds: float
 
 
@@ -129,5 +185,5 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
-Request = Start | Check | DescribeSwaps | Switch | Generate | Compare | Shutdown
-Answer = Facts | Times | Rows | Failed
+Request = Start | Check | DescribeSwaps | Switch | Generate | Compare | Draft | Shutdown
+Answer = Facts | Times | Drafted | Rows | Failed

@@ -21,6 +21,7 @@ from spark_prof.cli.merge import merge, salvage
 from spark_prof.cli.query import query
 from spark_prof.cli.record import record
 from spark_prof.cli.report import report
+from spark_prof.cli.speculate import speculate
 from spark_prof.cli.tune import tune
 from spark_prof.cli.why import why
 
@@ -47,6 +48,8 @@ _COMMANDS = (
      "ab --b moe=spark_prof -- vllm serve MODEL"),
     (tune, "Search what makes an engine faster, measured and confirmed.",
      "tune --minutes 20 -- vllm serve MODEL"),
+    (speculate, "How many tokens to draft: cost, acceptance, best k and its option.",
+     "speculate --requests prompts.txt -- vllm serve MODEL --speculative-config '{...}'"),
     (doctor, "Kernels chosen and why, settings that do nothing, limits.",
      "doctor serve.log --gpu gb10"),
     (classify, "Tensor cores or not, in which precision, on what evidence.",
@@ -69,7 +72,7 @@ for command, line, example in _COMMANDS:
         "import" if command is import_traces else None,
         short_help=line,
         epilog=f"Example: spark-prof {example}",
-        context_settings=_OF_A_COMMAND if command in (record, ab, tune) else None,
+        context_settings=_OF_A_COMMAND if command in (record, ab, tune, speculate) else None,
     )(command)
 _TAKES = {
     "gpu": "GPU", "host": "ADDRESS", "model": "MODEL", "section": "NAME", "slot": "SLOT",

@@ -82,14 +82,23 @@ def report(
     drawn_as = laid_out(format, out, limit, section)
     if card:
         check_picture(card)
-    from spark_prof.traces.resolve import AbResult, Folder, LoadTest, TuneFile, fetched, resolve
+    from spark_prof.traces.resolve import (
+        AbResult,
+        Folder,
+        LoadTest,
+        SpeculateFile,
+        TuneFile,
+        fetched,
+        resolve,
+    )
 
     named = resolve(source)
     of_ab = isinstance(named, AbResult)
     if isinstance(named, AbResult | Folder):
         one = (rank, layer, batch, measured, card)
         if bench or any(option is not None for option in one):
-            contents = "a result of spark-prof ab or tune" if of_ab else "several recordings"
+            command = "a result of spark-prof ab, tune or speculate"
+            contents = command if of_ab else "several recordings"
             raise CommandError(
                 f"{source} holds {contents}; --rank, --layer, --batch, --bench, --measured and "
                 "--card need one recording"
@@ -101,6 +110,12 @@ def report(
             from spark_prof.tune.tune_result import read_tune
 
             put(render_tune(read_tune(named.file), drawn_as, whole=all_sections), out)
+        elif isinstance(named, SpeculateFile):
+            from spark_prof.dashboards.speculate_report import render_speculate
+            from spark_prof.speculate.speculate_result import read_speculate
+
+            drafted = read_speculate(named.file)
+            put(render_speculate(drafted, drawn_as, whole=all_sections), out)
         else:
             from spark_prof.ab.result import read_result
             from spark_prof.dashboards.ab_report import render_ab

@@ -97,7 +97,7 @@ def _members(name: str) -> list[Source]:
     source = resolve(name)
     if isinstance(source, AbResult):
         raise CommandError(
-            f"{name} is a result of spark-prof ab or tune, which has compared already; "
+            f"{name} is a result of spark-prof ab, tune or speculate, which has compared already; "
             f"spark-prof report {shlex.quote(name)} shows it"
         )
     if not isinstance(source, Folder) or is_url(name):

@@ -18,7 +18,7 @@ from spark_prof.traces.resolve import (
     BundleFolder,
     RecordingInProgress,
     Source,
-    TuneFile,
+    command_of_result,
     fetched,
 )
 
@@ -34,9 +34,9 @@ def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> 
 
 
 def refuse_result(source: Source) -> None:
-    """Refuses what is a result of `spark-prof ab` or `tune`, with the command that shows it."""
+    """Refuses what is a result of a command such as `ab`, with the command that shows it."""
     if isinstance(source, AbResult):
-        kind = "tune" if isinstance(source, TuneFile) else "ab"
+        kind = command_of_result(source.file)
         raise CommandError(
             f"{source.name} is a result of spark-prof {kind} and no recording; ask: spark-prof "
             f"report {source.name}"

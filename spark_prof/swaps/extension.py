@@ -100,6 +100,24 @@ class Extension:
         clock_of(self).choose(side)
 
     @_refusing
+    def spark_prof_acceptance(self, rates: list[float] | None) -> None:
+        """Fixes the share of steps that accept each draft and all before it; None ends that.
+
+        The engine was started with `rejection_sample_method: synthetic`.
+        """
+        sampler: Any = getattr(self.model_runner, "rejection_sampler", None)  # type: ignore[attr-defined]
+        if not hasattr(sampler, "synthetic_conditional_rates"):
+            raise SparkProfError("this vLLM keeps the acceptance elsewhere: it cannot be changed")
+        fixed = None
+        if rates is not None:
+            pairs = zip(rates, [1.0, *rates[:-1]], strict=True)
+            chances = [rate / before if before else 0.0 for rate, before in pairs]
+            fixed = torch.tensor(chances, dtype=torch.float32, device=self.device)  # type: ignore[attr-defined]
+        sampler.synthetic_conditional_rates = fixed
+        if hasattr(sampler, "synthetic_mode"):
+            sampler.synthetic_mode = rates is not None
+
+    @_refusing
     def spark_prof_plan(
         self, blocks: list[list[Any]], requests: int, prefill: bool, held_us: int = 0
     ) -> None:

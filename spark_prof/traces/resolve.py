@@ -33,8 +33,8 @@ _CAPTURES = "capture_traces"
 _CAPTURE_FILE = "graph_capture_rank"
 """Folder and files with what vLLM and SGLang recorded while they captured CUDA graphs."""
 
-RESULT_FILE = "result.json"  # a result of `spark-prof ab` or `tune`, in the folder of its run
-_RESULT_MARK = re.compile(rb'"kind": "spark-prof (ab|tune)"')
+RESULT_FILE = "result.json"  # of `spark-prof ab`, `tune` or `speculate`, in its run's folder
+_RESULT_MARK = re.compile(rb'"kind": "spark-prof (ab|tune|speculate)"')
 _RESULT_HEAD = 256
 
 _WHOLE = ".steps.npy"  # written last of all files of a piece
@@ -108,6 +108,11 @@ class TuneFile(AbResult):
 
 
 @dataclass(frozen=True)
+class SpeculateFile(AbResult):
+    """The result of `spark-prof speculate`, in this file."""
+
+
+@dataclass(frozen=True)
 class MachineCodeSource(Source):
     """A cubin, a folder of them, a library or an executable."""
 
@@ -117,6 +122,9 @@ class Remote(Source):
     """One thing in a store, which has to be copied before it is known what it is."""
 
 
+_RESULTS = {"ab": AbResult, "tune": TuneFile, "speculate": SpeculateFile}
+
+
 def resolve(source: str) -> Source:
     """What the person named."""
     if is_url(source):
@@ -124,7 +132,7 @@ def resolve(source: str) -> Source:
         return Folder(source, members) if members else Remote(source)
     path = Path(source)
     if result := find_result(path):
-        return (TuneFile if command_of_result(result) == "tune" else AbResult)(source, result)
+        return _RESULTS[command_of_result(result)](source, result)
     if is_bundle(path):
         going_on = not (path / META_FILE).exists() and being_recorded(pieces_folder(path))
         return RecordingInProgress(source) if going_on else BundleFolder(source)
@@ -164,7 +172,7 @@ def fetched_path(source: str) -> Iterator[Path]:
 
 
 def find_result(path: Path) -> Path | None:
-    """The file of a result of ab or tune, named itself or by its folder; None for neither."""
+    """The file of a result of ab, tune or speculate, by itself or its folder; None for none."""
     with suppress(OSError, ValueError):
         path = path / RESULT_FILE if path.is_dir() else path
         if path.is_file() and command_of_result(path):
@@ -173,7 +181,7 @@ def find_result(path: Path) -> Path | None:
 
 
 def command_of_result(path: Path) -> str:
-    """The command whose result a file is, `ab` or `tune`; empty for none.
+    """The command whose result a file is, such as `ab`; empty for none.
 
     Only the first bytes are looked at: the file may be damaged further on.
     """

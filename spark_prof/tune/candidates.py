@@ -77,7 +77,7 @@ def candidates_of(
     """
     command_options = set_options(command.arguments)
     if any(name.startswith(("--speculative-config", "--spec-")) for name in command_options):
-        why = "the command drafts tokens, and a step with drafts gives no fixed number to time; "
+        why = "the command drafts tokens: spark-prof speculate finds how many to draft; "
         return CandidateTable((), (LeftOut("all", "speculation", f"{why}tune it without"),))
     traits = traits_of(report, facts)
     rows = [*swap_rows(report, facts, traits), *backend_rows(report, facts)]
@@ -179,7 +179,7 @@ def table_rows(
         promised = most_promising(report, findings, row.components)
         yield Candidate(words, row.source, row.condition, *promised, row.narrows_cache)
     yield LeftOut("--speculative-config", "speculation",
-        "no drafter is given, and a step with drafts gives no fixed number of tokens to time",
+        "no drafter is given; with one, spark-prof speculate finds how many tokens to draft",
     )  # fmt: skip
     dtypes = {row.dtype for row in report.roofline.weights} if report.roofline else set()
     why = f"vLLM {facts.vllm} does not read it; --moe-backend and the like took its place"

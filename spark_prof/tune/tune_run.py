@@ -257,7 +257,9 @@ def _with_sides(
     for candidate in {c.words: c for c in (*named, *table.candidates)}.values():
         options = set_options(side_of((candidate.words,)).options)
         if any(name.startswith(_DRAFTS) for name in options):
-            why = "a step with drafts gives no fixed number of tokens, so no trial can compare it"
+            why = (
+                "a step with drafts has no fixed number of tokens: spark-prof speculate measures it"
+            )
             left.append(LeftOut(candidate.words, candidate.source, why))
         elif candidate.words in choices.skipped:
             left.append(LeftOut(candidate.words, candidate.source, "--skip names it"))

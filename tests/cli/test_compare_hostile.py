@@ -72,7 +72,7 @@ def test_a_hostile_result_is_refused_in_one_line(run: Run, folder: Path, name: s
             code, out, err = run(*map(str, sides), "--format", kind)
             assert (code, out) == (2, "")
             assert len(err.splitlines()) == 1
-            assert "is a result of spark-prof ab or tune" in err or "result.json" in err
+            assert "is a result of spark-prof ab, tune or speculate" in err or "result.json" in err
             assert TYPED not in err
             assert "<script>" not in err
 

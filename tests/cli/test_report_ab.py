@@ -35,6 +35,8 @@ def test_a_result_is_drawn_and_written(run: Run, tmp_path: Path) -> None:
 
 def test_what_is_refused(refuses: Refuses, tmp_path: Path) -> None:
     for option in ("--rank 0", "--bench x.json"):
-        refuses(f"result.json {option}", "holds a result of spark-prof ab or tune; --rank")
+        refuses(
+            f"result.json {option}", "holds a result of spark-prof ab, tune or speculate; --rank"
+        )
     (tmp_path / "result.json").write_bytes(to_json(AB_SAMPLES["ab_moved"])[:5000])
     refuses("result.json", "result.json is no result of spark-prof ab")

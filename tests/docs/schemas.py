@@ -44,6 +44,7 @@ from spark_prof.kernels.bench import results
 from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.tuning import Work
+from spark_prof.speculate.speculate_result import SpeculateResult
 from spark_prof.traces.measured import Measured
 from spark_prof.tune.tune_result import TuneResult
 from spark_prof.tune.tune_trial import CandidateTable
@@ -146,6 +147,8 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
              (TuneResult, {
                  "answer_line": Optional([str]), "recorded_as": Optional([list[str]]),
                  "per_batch": Optional([[{"requests": int, "verdict": str}]])})),
+    "speculate": ("speculate --format json, report RESULT --format json, and result.json",
+                  (SpeculateResult, {"answer_line": Optional([str])})),
     "tune-list": ("tune --list --format json", CandidateTable),
     "ab-apply": ("ab --apply --format json", {
         "environment": dict[str, str], "options": list[str], "serve": str}),

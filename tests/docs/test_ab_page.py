@@ -12,6 +12,9 @@ from spark_prof.ab.apply import lines_of
 from spark_prof.ab.command import engine_command
 from spark_prof.ab.result import Result, from_json
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
+from spark_prof.cli.options import whole_numbers
+from spark_prof.speculate.acceptance import given_acceptance
+from spark_prof.speculate.plan import drafter_of, variants_of
 from spark_prof.swaps.swap_settings import SLOTS
 from tests.command_line import parsed
 from tests.docs.pages import PAGES, ROOT, commands, tables
@@ -50,6 +53,19 @@ def test_what_the_page_of_tune_shows_could_be_run(monkeypatch: pytest.MonkeyPatc
         found = parsed(tuple(words))
         assert engine_command(found["command"]).arguments
         assert all(parse_side(side).name for side in found["sides"] or ())
+
+
+def test_what_the_page_of_speculate_shows_could_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda word: f"/usr/bin/{word}")
+    page = commands(ROOT / "docs" / "speculate.md")
+    shown = [words for words in page if words[0] == "speculate"]
+    assert len(shown) >= 4
+    for words in shown:
+        found = parsed(tuple(words))
+        config = drafter_of(engine_command(found["command"]))
+        assert variants_of(config, whole_numbers(found["drafts"], ""))
+        if found["acceptance"]:
+            assert given_acceptance(found["acceptance"]).most == 3
 
 
 def test_the_words_of_the_sides_are_known() -> None:

@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from spark_prof.dashboards.kernel_races import render_bench
 from spark_prof.dashboards.render import RENDERERS, Layout
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks
+from spark_prof.dashboards.speculate_report import render_speculate
 from spark_prof.dashboards.tune_report import render_candidates, render_tune
 from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
@@ -28,6 +29,8 @@ from tests.docs.pages import ROOT
 from tests.docs.schemas import DOCUMENTS, FOLDER, undescribed, written
 from tests.golden.corpus import reading_once
 from tests.rows import each_row
+from tests.speculate.sample import DRAFTED, UNKNOWN
+from tests.speculate.sample import STOPPED as DRAFTS_STOPPED
 from tests.tune.sample import NOTHING, STOPPED, TUNED
 
 _DATA = ROOT / "tests" / "data"
@@ -132,6 +135,7 @@ def test_every_schema_is_of_a_document_and_describes_every_key() -> None:
         "explore",
         "tune",
         "tune-list",
+        "speculate",
     } == {*DOCUMENTS}
 
 
@@ -214,6 +218,8 @@ def test_what_needs_a_gpu() -> None:
 def test_what_needs_engines() -> None:
     for result in (TUNED, NOTHING, STOPPED):
         assert faults("tune", json.loads(render_tune(result, Layout("json")))) == []
+    for drafted in (DRAFTED, UNKNOWN, DRAFTS_STOPPED):
+        assert faults("speculate", json.loads(render_speculate(drafted, Layout("json")))) == []
     candidate = Candidate("moe=spark_prof", "kernels", "always", "small-kernels", 1.5)
     table = CandidateTable((candidate,), TUNED.left_out)
     listed = json.loads(render_candidates(table, Layout("json")))

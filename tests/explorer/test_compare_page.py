@@ -14,9 +14,11 @@ from spark_prof.dashboards.units import clean
 from spark_prof.datasets.compared import read_side
 from spark_prof.datasets.prepared import prepare
 from spark_prof.explorer.state import Sources
+from spark_prof.speculate.speculate_result import to_json as speculate_json
 from spark_prof.tune.tune_result import to_json
 from tests.explorer.framed import DATA, one_page, texts
 from tests.rows import each_row
+from tests.speculate.sample import DRAFTED
 from tests.tune.sample import TUNED
 
 AWQ, NVFP4 = (str(DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4"))
@@ -88,3 +90,13 @@ def test_a_result_of_tune_is_drawn(tmp_path: Path) -> None:
     text = said(one_page("ab", path))
     assert "1.61 x per token at batch 1" in text
     assert "What was tried" in text
+
+
+def test_a_result_of_speculate_is_drawn_with_its_chart(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(speculate_json(DRAFTED))
+    app = one_page("ab", path)
+    assert "k = 2 at batch 1" in said(app)
+    assert "Cost of a step by its drafts" in said(app)
+    kinds = [node.type for node in app.main.children.values()]
+    assert kinds.count("plotly_chart") == 2

@@ -1,4 +1,4 @@
-"""The page of a result of `spark-prof ab` or `tune`: the document and figures of its report."""
+"""The page of a result of `ab`, `tune` or `speculate`: the document and figures of its report."""
 
 from __future__ import annotations
 
@@ -8,17 +8,29 @@ from pathlib import Path
 import streamlit as st
 
 from spark_prof.ab.result import read_result
-from spark_prof.dashboards import ab_report, chart_compare, tune_report
+from spark_prof.dashboards import (
+    ab_report,
+    chart_compare,
+    chart_speculate,
+    speculate_report,
+    tune_report,
+)
 from spark_prof.dashboards.charts import Plot
 from spark_prof.explorer import widgets
+from spark_prof.speculate.speculate_result import read_speculate
 from spark_prof.traces.resolve import command_of_result
 from spark_prof.tune.tune_result import read_tune
 
 
 def show(path: Path) -> None:
     figures: Mapping[str, Plot] = {}
-    if command_of_result(path) == "tune":
+    command = command_of_result(path)
+    if command == "tune":
         drawn = tune_report.document(read_tune(path))
+    elif command == "speculate":
+        drafted = read_speculate(path)
+        drawn = speculate_report.document(drafted)
+        figures = chart_speculate.speculate_figures(drafted)
     else:
         result = read_result(path)
         drawn = ab_report.document(result, each_layer=True)
