@@ -95,7 +95,7 @@ class Sampler:
         """What was seen until now, oldest first; the oldest are forgotten after some hours."""
         return tuple(self._samples.copy())
 
-    def others(self) -> float | None:
+    def other_load(self) -> float | None:
         """Processors that other programs kept busy until now; None where nothing tells it."""
         now = self._computed()
         if self._begun is None or now is None or now[0] <= self._begun[0]:

@@ -75,7 +75,7 @@ def run_ab(
     """
     chosen = choose_mode(mode_name, a, b)
     refuse(command, (a, b))
-    refuse_shapes(command, (a, b), options.shapes, each=False)
+    refuse_shapes(command, (a, b), options.shapes, refuse_any=False)
     mode, lines = _with_memory(chosen, mode_name, command, a, b)
     if options.at_once and not mode.one:
         refuse_at_once(command, (a, b))

@@ -61,19 +61,19 @@ def refuse(command: EngineCommand, sides: Iterable[Side]) -> None:
 
 
 def refuse_shapes(
-    command: EngineCommand, sides: Iterable[Side], shapes: Sequence[Shape], *, each: bool
+    command: EngineCommand, sides: Iterable[Side], shapes: Sequence[Shape], *, refuse_any: bool
 ) -> None:
     """Raises CommandError where options that were typed forbid what is to be measured.
 
-    refuse_shapes(command, [Side()], [Shape("decode", 64, 128)], each=True)
+    refuse_shapes(command, [Side()], [Shape("decode", 64, 128)], refuse_any=True)
 
     Args:
-        each: one that is forbidden is enough; else all have to be.
+        refuse_any: one that is forbidden is enough; else all have to be.
     """
     for side in sides:
         arguments = with_options(command.arguments, side.options)
         why = [impossible_by_options(shape, arguments) for shape in shapes]
-        forbidden = any(why) if each else bool(why) and all(why)
+        forbidden = any(why) if refuse_any else bool(why) and all(why)
         if forbidden:
             raise CommandError(f"nothing can be measured: {next(filter(None, why))}")
 

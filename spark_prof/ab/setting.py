@@ -199,7 +199,7 @@ def keep_machine(setting: Setting, sampler: Sampler) -> None:
     """Puts how the machine was while steps were timed into the result, beside what was known."""
     states = [sample.state for sample in sampler.samples()]
     before = setting.keeper.result.machine
-    other_load = _range(before.others, [sampler.others()])
+    other_load = _range(before.others, [sampler.other_load()])
     ranges: dict[str, Any] = {
         name: _range(getattr(before, name), [getattr(state, name) for state in states])
         for name in ("sm_mhz", "memory_mhz", "temperature_c", "power_w")

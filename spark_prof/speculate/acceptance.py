@@ -113,20 +113,20 @@ def tokens_spread(acceptance: Acceptance, drafts: int, other: int) -> Spread:
     """
     if acceptance.source == "given" or drafts == other:
         return Spread()
-    tokens, others = acceptance.tokens(drafts), acceptance.tokens(other)
+    tokens, other_tokens = acceptance.tokens(drafts), acceptance.tokens(other)
     requests = acceptance.requests
     if len(requests) >= _FEWEST_REQUESTS:
         steps = np.array([request.steps for request in requests], dtype=np.float64)
         ours = steps + [sum(request.accepted[:drafts]) for request in requests]
         theirs = steps + [sum(request.accepted[:other]) for request in requests]
-        apart = (ours - tokens * steps) / tokens - (theirs - others * steps) / others
+        apart = (ours - tokens * steps) / tokens - (theirs - other_tokens * steps) / other_tokens
         count = len(requests)
         variance = count / (count - 1) * float((apart**2).sum()) / float(steps.sum()) ** 2
         return Spread(variance, count - 1)
     # A step accepts exactly n drafts in a share of accepted[n - 1] - accepted[n].
     shares = -np.diff([1.0, *acceptance.accepted, 0.0])
     counts = np.arange(len(shares))
-    apart = np.minimum(counts, drafts) / tokens - np.minimum(counts, other) / others
+    apart = np.minimum(counts, drafts) / tokens - np.minimum(counts, other) / other_tokens
     mean = float((shares * apart).sum())
     variance = float((shares * (apart - mean) ** 2).sum()) / acceptance.steps
     return Spread(variance, max(acceptance.steps - 1, 1))

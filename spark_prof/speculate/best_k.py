@@ -66,11 +66,11 @@ def best_of(
     chosen = max(timed, key=_speed, default=None)
     if chosen is None or acceptance is None or len(timed) < 2 or timed[0].drafts:
         return Best(requests, context, rows, None, (), fit_line(rounds))
-    others = [row.drafts for row in timed if row.drafts != chosen.drafts]
-    share = _ERROR / max(len(others), 1)
+    other_counts = [row.drafts for row in timed if row.drafts != chosen.drafts]
+    share = _ERROR / max(len(other_counts), 1)
     rivals = tuple(
         count
-        for count in others
+        for count in other_counts
         if not (ratio := speed_over(rounds, acceptance, chosen.drafts, count, share))
         or ratio.low is None
         or ratio.low <= 1

@@ -60,7 +60,7 @@ def step_times(steps: Sequence[DraftStep], requests: int, settle: int = SETTLE) 
     so did those before it. Where a drafter finds fewer for some requests, and no steps of a number
     are alike, those count whose mean is nearest to it.
     """
-    alike: dict[int, list[int]] = defaultdict(list)
+    uniform: dict[int, list[int]] = defaultdict(list)
     mixed: dict[int, list[int]] = defaultdict(list)
     steady = whole = 0
     for before, step in pairwise(steps):
@@ -69,21 +69,23 @@ def step_times(steps: Sequence[DraftStep], requests: int, settle: int = SETTLE) 
         steady = steady + 1 if same and whole else 0
         duration = step.at_ns - before.at_ns
         if steady >= settle and step.fewest == step.most:
-            alike[step.most].append(duration)
+            uniform[step.most].append(duration)
         elif whole >= settle and step.fewest != step.most:
             mixed[round(step.drafts / requests)].append(duration)
     counted = {count: durations for count, durations in mixed.items() if len(durations) >= _FEWEST}
-    counted |= {count: durations for count, durations in alike.items() if len(durations) >= _FEWEST}
+    counted |= {
+        count: durations for count, durations in uniform.items() if len(durations) >= _FEWEST
+    }
     return {drafts: middle_mean(durations) / 1e3 for drafts, durations in sorted(counted.items())}
 
 
 def token_times(drafted: Drafted, requests: int) -> tuple[float, float]:
     """Of the steps in which exactly the requests decode: us a token of each, and tokens a step."""
     took, tokens, count = 0, 0, 0
-    alike = 0
+    steady = 0
     for before, step in pairwise(drafted.steps):
-        alike = alike + 1 if before.requests == step.requests == requests else 0
-        if alike >= SETTLE:
+        steady = steady + 1 if before.requests == step.requests == requests else 0
+        if steady >= SETTLE:
             took += step.at_ns - before.at_ns
             tokens += step.tokens
             count += 1

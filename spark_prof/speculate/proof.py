@@ -172,17 +172,17 @@ def _keep(
         fmean(us for us, _ in of_served),
         Estimate(math.exp(logs.value), *ends),
         fmean(tokens for _, tokens in of_served),
-        *(_alike(plain[0].tokens, served[0].tokens) if real else ()),
+        *(_common_text(plain[0].tokens, served[0].tokens) if real else ()),
     )
     keeper.set(proofs=(*keeper.result.proofs, proof))
 
 
-def _alike(
-    texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]
+def _common_text(
+    texts: Sequence[Sequence[int]], other_texts: Sequence[Sequence[int]]
 ) -> tuple[int, int, int, int]:
     """Texts that are the same, texts, tokens before the first difference, tokens."""
     same = common = total = 0
-    for text, other in zip(texts, others, strict=True):
+    for text, other in zip(texts, other_texts, strict=True):
         length = min(len(text), len(other))
         before = next((at for at in range(length) if text[at] != other[at]), length)
         same += before == length

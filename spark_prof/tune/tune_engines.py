@@ -133,7 +133,7 @@ class Engines:
         """Ends the engine that runs."""
         live, self._live = self._live, None
         if live is not None:
-            if (other_load := live.sampler.others()) is not None:
+            if (other_load := live.sampler.other_load()) is not None:
                 self.other_load = max(self.other_load or 0.0, other_load)
             live.stack.close()
 

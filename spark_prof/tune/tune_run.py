@@ -86,7 +86,7 @@ def run_tune(
         return run.result, run.table
     refuse(command, sides)
     shapes = [Shape("decode", size, settings.context) for size in settings.batch_sizes]
-    refuse_shapes(command, [Side()], shapes, each=True)
+    refuse_shapes(command, [Side()], shapes, refuse_any=True)
     if choices.resume:
         journal.read()
     subject = Subject(

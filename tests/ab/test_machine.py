@@ -137,7 +137,7 @@ def test_what_other_programs_compute_is_told_and_not_what_the_engine_does() -> N
         with of_busy, of_idle:
             while psutil.Process(busy.pid).cpu_times().user < 1:
                 time.sleep(0.05)
-            least, most = of_busy.others(), of_idle.others()
+            least, most = of_busy.other_load(), of_idle.other_load()
     assert least is not None
     assert most is not None
     assert least < most
@@ -157,7 +157,7 @@ def test_a_sampler_without_gpu_or_driver_knows_nothing() -> None:
     with Sampler([]) as sampler:
         pass
     assert sampler.samples() == ()
-    assert sampler.others() is None
+    assert sampler.other_load() is None
     with Sampler(["GPU-none"], 0.001) as sampler:
         while not sampler.samples():
             time.sleep(0.001)

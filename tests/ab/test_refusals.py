@@ -126,7 +126,7 @@ def test_what_typed_options_forbid_is_not_started(tmp_path: Path) -> None:
 def test_one_batch_size_that_fits_is_enough_for_ab() -> None:
     command = of("m", "--max-num-seqs", "4")
     shapes = [Shape("decode", size, 128) for size in (1, 8)]
-    refuse_shapes(command, [parse_side("stock")], shapes, each=False)
+    refuse_shapes(command, [parse_side("stock")], shapes, refuse_any=False)
     with pytest.raises(CommandError, match="batch size 8"):
-        refuse_shapes(command, [parse_side("stock")], shapes, each=True)
-    refuse_shapes(command, [parse_side("--max-num-seqs 8")], shapes, each=True)
+        refuse_shapes(command, [parse_side("stock")], shapes, refuse_any=True)
+    refuse_shapes(command, [parse_side("--max-num-seqs 8")], shapes, refuse_any=True)

@@ -1,0 +1,115 @@
+"""Values, functions and classes of the package are named by nouns of the field.
+
+A frame is a `frame` in every line of a good profiler: a name says what a value is, not that it was
+found, kept or wanted. What a key of the JSON is called stays, field by field, in `KEYS`.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import spark_prof
+
+PACKAGE = Path(spark_prof.__file__).parent
+PRONOUNS = frozenset(
+    "alike asked done each found given gone held kept known made meant others own ran said says "
+    "seen shown taken tells told wanted written".split()
+)
+KEYS = frozenset(
+    [
+        ("ab/result.py", "others"),
+        ("ab/result.py", "taken"),
+        ("analyzers/ceilings/ceiling_rows.py", "seen"),
+        ("analyzers/classify/code_rows.py", "found"),
+        ("analyzers/comparing/comparison.py", "alike"),
+        ("analyzers/comparing/swap_attribution.py", "ran"),
+        ("analyzers/fallbacks/audit_rows.py", "asked"),
+        ("analyzers/model.py", "others"),
+        ("analyzers/one_layer.py", "others"),
+        ("analyzers/views/waterfall.py", "known"),
+        ("traces/measured.py", "taken"),
+        ("tune/tune_result.py", "others"),
+        ("tune/tune_result.py", "taken"),
+    ]
+)
+"""Fields that are keys of a result's or a report's JSON, which stay as they are."""
+
+
+def bound_names(node: ast.AST) -> Iterator[str]:
+    """The names that one node of a syntax tree gives a value, a function or a class."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.arg(arg=name):
+            yield name
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+            yield name
+        case ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name
+
+
+def pronouns_of(source: str) -> list[tuple[int, str]]:
+    """Line and name of each that is a pronoun or a participle.
+
+    pronouns_of("found = 1") is [(1, "found")]
+    """
+    return [
+        (getattr(node, "lineno", 0), name)
+        for node in ast.walk(ast.parse(source))
+        for name in bound_names(node)
+        if name.strip("_").lower() in PRONOUNS
+    ]
+
+
+def test_no_value_is_named_by_a_pronoun() -> None:
+    named: list[str] = []
+    keys: set[tuple[str, str]] = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        for line, name in pronouns_of(path.read_text(encoding="utf-8")):
+            if (place, name) in KEYS:
+                keys.add((place, name))
+            else:
+                named.append(f"spark_prof/{place}:{line}: {name}")
+    assert not named
+    assert keys == KEYS, "a key that is no more"
+
+
+def test_the_lint_sees_every_kind_of_binding() -> None:
+    source = """
+def told(each, *, own=1):
+    for found in []:
+        pass
+    with open("") as kept:
+        pass
+    try:
+        [known for known in []]
+    except OSError as said:
+        pass
+    if wanted := 1:
+        pass
+    match 1:
+        case shown:
+            pass
+class Asked:
+    taken: int
+    def __init__(self):
+        self._held = 1
+"""
+    seen = {name for _, name in pronouns_of(source)}
+    assert seen == {
+        *("told", "each", "own", "found", "kept", "known", "said", "wanted", "shown", "Asked"),
+        *("taken", "_held"),
+    }
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    places = defaultdict[str, list[str]](list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name.strip("_")].append(path.relative_to(PACKAGE).as_posix())
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
