@@ -30,7 +30,7 @@ class Startup:
     starts: int  # in the log; this is the last that came up, or the last
     ranks: int  # processes that wrote the same lines: the slowest counts
     advice: tuple[StartAdvice, ...] = ()  # on the longest stage, where something helps for certain
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be told, and which of several is told
 
     @property
     def longest(self) -> StageRow | None:
@@ -44,8 +44,8 @@ class MemoryRow:
     """One part of the memory that an engine takes."""
 
     id: str  # of `rules.start_memory.MEMORY_PARTS`; empty for what no line names
-    what: str
-    gib: float
+    what: str  # the part in words; empty for what no line names
+    gib: float  # in units of 2^30 bytes
     share: float | None  # of what the engine may take; None where the log does not tell that
     line: int  # of the log, from 1; 0 for what no line names
 

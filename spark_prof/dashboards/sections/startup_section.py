@@ -15,7 +15,7 @@ SLOW_S = 60.0
 """Seconds from which on a start is worth a line on the one screen."""
 _MOST_OF_IT = 0.5
 _LONGEST = 600
-_TITLE = "The start, stage by stage"
+_TITLE = "Stages of the start"
 _NOT_NAMED = "Not named"
 _EXACT = "Stages lie between lines of the log, whose times are whole seconds, and add up to {}."
 
