@@ -17,7 +17,7 @@ from spark_prof.traces.readers.engine_log import read_engine_log
 from tests.rows import each_row
 
 LOG = read_engine_log(Path(__file__).parents[1] / "data" / "logs" / "dense-fp8-block.log")
-FOUND = Diagnosis(
+DIAGNOSIS = Diagnosis(
     "serve.log", audit=audit_of_log(LOG), startup=startup_of(LOG), memory=start_memory_of(LOG)
 )
 SLOW = "The engine took 3 min 10 s to start; 84.7 % of it was DeepGEMM's warm-up."
@@ -33,36 +33,36 @@ def start(seconds: float, longest: float, *, complete: bool = True) -> Startup:
 
 def test_every_format_has_the_stages_and_the_memory() -> None:
     for kind in ("text", "md", "html"):
-        drawn = render_diagnosis(FOUND, Layout(kind, 160), whole=True).replace("&#39;", "'")
+        drawn = render_diagnosis(DIAGNOSIS, Layout(kind, 160), whole=True).replace("&#39;", "'")
         for words in (SLOW, "DeepGEMM's warm-up", "161.0 s", "190.0 s", "59.58 GiB", "63.34 GiB"):
             assert words in drawn, (kind, words)
-    told = json.loads(render_diagnosis(FOUND, Layout("json")))
-    assert [row["id"] for row in told["startup"]["stages"]][-1] == "deep-gemm"
-    assert told["startup"]["seconds"] == 190
-    assert told["startup"]["advice"][0]["what"].startswith("VLLM_DEEP_GEMM_WARMUP=skip")
-    assert told["memory"]["budget"] == 63.34
+    record = json.loads(render_diagnosis(DIAGNOSIS, Layout("json")))
+    assert [row["id"] for row in record["startup"]["stages"]][-1] == "deep-gemm"
+    assert record["startup"]["seconds"] == 190
+    assert record["startup"]["advice"][0]["what"].startswith("VLLM_DEEP_GEMM_WARMUP=skip")
+    assert record["memory"]["budget"] == 63.34
 
 
 def test_one_screen_has_one_line_of_it() -> None:
-    screen = render_diagnosis(FOUND, Layout("text", 100))
+    screen = render_diagnosis(DIAGNOSIS, Layout("text", 100))
     assert SLOW in screen
     assert "VLLM_DEEP_GEMM_WARMUP=skip" in screen
     assert "59.58 GiB" not in screen
-    quick = replace(FOUND, startup=start(59, 50))
+    quick = replace(DIAGNOSIS, startup=start(59, 50))
     assert "to start;" not in render_diagnosis(quick, Layout("text", 100))
 
 
 def test_the_sections_can_be_asked_for() -> None:
     for kind in ("text", "json"):
-        drawn = render_diagnosis(FOUND, Layout(kind, bounds=Bounds(sections=("startup",))))
+        drawn = render_diagnosis(DIAGNOSIS, Layout(kind, bounds=Bounds(sections=("startup",))))
         assert "DeepGEMM" in drawn
         assert "59.58" not in drawn
-        drawn = render_diagnosis(FOUND, Layout(kind, bounds=Bounds(sections=("memory",))))
+        drawn = render_diagnosis(DIAGNOSIS, Layout(kind, bounds=Bounds(sections=("memory",))))
         assert "59.58" in drawn
 
 
 @each_row(
-    ("startup", "told"),
+    ("startup", "is_shown"),
     [
         (start(61, 31), True),
         (start(60, 31), False),
@@ -70,8 +70,8 @@ def test_the_sections_can_be_asked_for() -> None:
         (start(61, 31, complete=False), False),
     ],
 )
-def test_only_a_slow_start_with_a_reason_is_told(startup: Startup, told: bool) -> None:
-    assert bool(slow_start(startup)) is told
+def test_only_a_slow_start_with_a_reason_is_told(startup: Startup, is_shown: bool) -> None:
+    assert bool(slow_start(startup)) is is_shown
 
 
 def test_time_without_a_name_and_an_end_before_the_engine_is_up_are_shown() -> None:

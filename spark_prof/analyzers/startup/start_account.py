@@ -40,10 +40,10 @@ def startup_of(log: EngineLog) -> Startup | None:
         for name in (*STAGES, "")
         if (seconds := account.seconds.get(name, 0.0)) > 0
     )  # fmt: skip
-    named = sum(row.seconds for row in stages if row.id)
+    named_seconds = sum(row.seconds for row in stages if row.id)
     startup = Startup(
-        stages, total, named / total if total else None, start.complete,
-        "" if start.complete else account.opened, len(starts), start.ranks,
+        stages, total, named_seconds / total if total else None, start.complete,
+        "" if start.complete else account.open_stage, len(starts), start.ranks,
     )  # fmt: skip
     longest = startup.longest
     advice = tuple(row for row in START_ADVICE if longest and row.stage == longest.id)
@@ -81,17 +81,17 @@ class _Account:
         self.lines: dict[str, int] = {}
         self._longest: dict[str, float] = defaultdict(float)
         begins = start.passages[0].milestone.begins
-        self.opened = "imports" if begins else ""  # the stage that goes on; empty for none
-        self._loaded = False  # whether what is compiled next is read from the cache
+        self.open_stage = "imports" if begins else ""  # the stage that goes on; empty for none
+        self._from_cache = False  # whether what is compiled next is read from the cache
         at = start.first
         for passage in start.passages:
             if passage.milestone.through:
-                self._loaded = True
+                self._from_cache = True
                 continue
             self._interval(passage, float(passage.second - at))
             at = passage.second
-            self.opened = passage.milestone.opens or self.opened
-        self._add(self.opened, float(start.last - at), start.passages[-1].line)
+            self.open_stage = passage.milestone.opens or self.open_stage
+        self._add(self.open_stage, float(start.last - at), start.passages[-1].line)
 
     def _interval(self, passage: Passage, rest: float) -> None:
         """Splits one interval: first what bars and the line tell, then the stage that was open."""
@@ -99,11 +99,11 @@ class _Account:
             rest -= self._add(stage, min(seconds, rest), passage.line)
         milestone = passage.milestone
         stage = milestone.stage
-        if stage == "compile" and (self._loaded or self.opened == "compiled-before"):
-            stage, self._loaded = "compiled-before", False
-        if passage.stated is not None and stage:
-            rest -= self._add(stage, min(passage.stated, rest), passage.line)
-        self._add(stage if milestone.whole else self.opened, rest, passage.line)
+        if stage == "compile" and (self._from_cache or self.open_stage == "compiled-before"):
+            stage, self._from_cache = "compiled-before", False
+        if passage.stated_seconds is not None and stage:
+            rest -= self._add(stage, min(passage.stated_seconds, rest), passage.line)
+        self._add(stage if milestone.whole else self.open_stage, rest, passage.line)
 
     def _add(self, stage: str, seconds: float, line: int) -> float:
         if seconds > 0:

@@ -63,11 +63,11 @@ def _memory(
         )
         for name, gib in amounts.items()
     ]  # fmt: skip
-    named = sum(row.gib for row in rows)
+    named_gib = sum(row.gib for row in rows)
     if budget:
-        rows.append(MemoryRow("", "", budget - named, (budget - named) / budget, 0))
-    share = named / budget if budget else None
-    return StartMemory(tuple(rows), budget, named, free, device, share, with_drafter, ranks)
+        rows.append(MemoryRow("", "", budget - named_gib, (budget - named_gib) / budget, 0))
+    share = named_gib / budget if budget else None
+    return StartMemory(tuple(rows), budget, named_gib, free, device, share, with_drafter, ranks)
 
 
 def _has_drafter(log: EngineLog) -> bool:
@@ -80,5 +80,5 @@ def _names_drafter(configuration: str) -> bool:
     begin = configuration.find("speculative_config=SpeculativeConfig(")
     if begin < 0:
         return False
-    told = configuration[begin : begin + 120]
-    return not any(f"method='{method}" in told for method in methods)
+    setting = configuration[begin : begin + 120]
+    return not any(f"method='{method}" in setting for method in methods)

@@ -56,7 +56,7 @@ class StartMemory:
 
     parts: tuple[MemoryRow, ...]
     budget: float | None  # what vLLM may take in all; None where the log does not tell
-    named: float  # the parts' sum
+    named_gib: float  # the parts' sum
     free_before: float | None  # on the GPU before the start
     device: float | None  # the GPU's memory
     named_share: float | None  # of the budget

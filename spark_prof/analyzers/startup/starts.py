@@ -16,7 +16,7 @@ class Passage:
 
     milestone: Milestone
     second: int
-    stated: float | None
+    stated_seconds: float | None
     line: int
     # Seconds that progress bars before it tell, by the stage that they are of.
     bars: dict[str, float] = field(default_factory=dict)
@@ -122,24 +122,24 @@ def _passages(marks: Sequence[Mark]) -> tuple[Passage, ...]:
     for mark in marks:
         milestone = MILESTONES_BY_ID[mark.milestone]
         if milestone.bar:
-            bars[milestone.stage].append(mark.stated or 0.0)
+            bars[milestone.stage].append(mark.stated_seconds or 0.0)
         if mark.second is None:
             continue
-        earlier_ones = occurrences[mark.milestone, mark.process]
-        key = (mark.milestone, earlier_ones // max(ranks[mark.process], 1))
+        occurrence = occurrences[mark.milestone, mark.process]
+        key = (mark.milestone, occurrence // max(ranks[mark.process], 1))
         occurrences[mark.milestone, mark.process] += 1
         # Bars of several ranks run at the same time.
-        earlier = slowest.get(key)
+        previous = slowest.get(key)
         longest = {stage: max(seconds) for stage, seconds in bars.items()}
         bars.clear()
-        if earlier is None:
-            slowest[key] = Passage(milestone, mark.second, mark.stated, mark.line, longest)
-        elif mark.second >= earlier.second:
+        if previous is None:
+            slowest[key] = Passage(milestone, mark.second, mark.stated_seconds, mark.line, longest)
+        elif mark.second >= previous.second:
             slowest[key] = Passage(
-                milestone, mark.second, mark.stated, mark.line, {**earlier.bars, **longest}
+                milestone, mark.second, mark.stated_seconds, mark.line, {**previous.bars, **longest}
             )
         elif longest:
-            slowest[key] = replace(earlier, bars={**earlier.bars, **longest})
+            slowest[key] = replace(previous, bars={**previous.bars, **longest})
     return tuple(sorted(slowest.values(), key=lambda passage: passage.second))
 
 

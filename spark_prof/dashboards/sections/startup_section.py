@@ -39,9 +39,11 @@ def slow_start(startup: Startup) -> str:
         return ""
     if not longest.share or longest.share <= _MOST_OF_IT:
         return ""
-    took = f"The engine took {duration(startup.seconds)} to start; {share(longest.share)} of it was"
+    sentence = (
+        f"The engine took {duration(startup.seconds)} to start; {share(longest.share)} of it was"
+    )
     advice = (" ".join(filter(None, (row.what, row.price))) for row in startup.advice)
-    return " ".join((f"{took} {longest.what}.", *advice))
+    return " ".join((f"{sentence} {longest.what}.", *advice))
 
 
 def stages(startup: Startup) -> Section:

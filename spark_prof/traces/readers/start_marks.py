@@ -52,7 +52,7 @@ class Mark:
     line: int  # number in the log, from 1
     process: str  # that wrote it; empty where nothing tells
     second: int | None  # when, in seconds since a New Year; None where it has no time
-    stated: float | None  # seconds that the line states
+    stated_seconds: float | None  # seconds that the line states
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,13 @@ class StartWatch:
             if word not in body or not (match := milestone.pattern.search(body)):
                 continue
             groups = match.groupdict()
-            stated = float(groups["seconds"]) if groups.get("seconds") else None
+            stated_seconds = float(groups["seconds"]) if groups.get("seconds") else None
             if groups.get("clock"):
-                stated = _clock_seconds(groups["clock"])
+                stated_seconds = _clock_seconds(groups["clock"])
             second = None if milestone.bar else second_of(line)
-            self._marks.append(Mark(milestone.id, line.number, line.process, second, stated))
+            self._marks.append(
+                Mark(milestone.id, line.number, line.process, second, stated_seconds)
+            )
             break
         self._memory.extend(_figures(line, body))
 

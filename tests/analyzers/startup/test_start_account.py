@@ -51,8 +51,10 @@ def test_a_stated_time_takes_no_more_than_there_is(tmp_path: Path) -> None:
 
 
 def test_what_is_read_from_the_cache_is_not_compiled(tmp_path: Path) -> None:
-    cached = "Directly load the compiled graph(s) for compile range (1, 8) from the cache, took 2 s"
-    start = ((0, started.ARGUMENTS), (1, started.COMPILES), (3, started.TRACED), (6, cached),
+    from_cache = (
+        "Directly load the compiled graph(s) for compile range (1, 8) from the cache, took 2 s"
+    )
+    start = ((0, started.ARGUMENTS), (1, started.COMPILES), (3, started.TRACED), (6, from_cache),
              (7, "torch.compile took 6.0 s in total"), (9, started.UP))  # fmt: skip
     times = seconds(account(tmp_path, started.lines_of(start)))
     assert times == {"configuration": 1, "trace": 2, "compiled-before": 3 + 1, "profile": 2}
@@ -110,8 +112,8 @@ def test_a_log_that_ends_says_where(tmp_path: Path) -> None:
     assert (startup.complete, startup.last_stage, startup.seconds) == (False, "compile", 300)
     assert seconds(startup)["compile"] == 300 - 58
     # A server that serves has started, whatever its log tells of that.
-    served = account(tmp_path, [*lines, started.stamped(4000, STATUS, "APIServer")])
-    assert served.seconds == 58
+    server = account(tmp_path, [*lines, started.stamped(4000, STATUS, "APIServer")])
+    assert server.seconds == 58
 
 
 def test_what_comes_before_the_first_milestone_has_no_name(tmp_path: Path) -> None:
@@ -180,8 +182,8 @@ def test_real_logs_agree_with_what_vllm_says_it_took(name: str) -> None:
     assert sum(times.values()) == pytest.approx(startup.seconds)
     before = ("imports", "configuration", "model-class", "processes", "build", "load")
     after = sum(took for stage, took in times.items() if stage not in before)
-    (said,) = log.of("engine-ready")
-    assert after == pytest.approx(float(said.value), abs=1.01)  # times are whole seconds
+    (line,) = log.of("engine-ready")
+    assert after == pytest.approx(float(line.value), abs=1.01)  # times are whole seconds
     totals = [float(row.value) for row in log.of("compile-total")]
     compiled = sum(times.get(stage, 0.0) for stage in ("trace", "compile", "compiled-before"))
     assert compiled == pytest.approx(sum(totals), abs=2.01)

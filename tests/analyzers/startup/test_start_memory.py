@@ -41,10 +41,10 @@ def test_parts_of_real_logs_are_what_vllm_may_take(name: str) -> None:
 
 
 def test_what_one_figure_has_of_another_counts_once(tmp_path: Path) -> None:
-    captured = "Graph capturing finished in 9 secs, took 1.20 GiB"
+    graphs = "Graph capturing finished in 9 secs, took 1.20 GiB"
     available = "Available KV cache memory: 48.0 GiB"
-    told = parts(memory(tmp_path, started.LOADED, available, captured, POOL, USAGE))
-    assert told == {
+    figures = parts(memory(tmp_path, started.LOADED, available, graphs, POOL, USAGE))
+    assert figures == {
         "weights": 16, "non_torch": 2, "activation": 3, "graphs": 1.2, "kv_cache": 48, "": -0.2,
     }  # fmt: skip
     without_weights = parts(memory(tmp_path, "Available KV cache memory: 48.0 GiB", USAGE))
@@ -54,7 +54,7 @@ def test_what_one_figure_has_of_another_counts_once(tmp_path: Path) -> None:
 def test_without_a_whole_there_is_no_rest(tmp_path: Path) -> None:
     account = memory(tmp_path, started.LOADED, started.CAPTURED)
     assert account is not None
-    assert (account.budget, account.named_share, account.named) == (None, None, 17)
+    assert (account.budget, account.named_share, account.named_gib) == (None, None, 17)
     assert parts(account) == {"weights": 16, "graphs": 1}
     assert memory(tmp_path, started.CONFIG) is None
 
@@ -70,8 +70,8 @@ def test_the_rank_with_the_most_weights_counts(tmp_path: Path) -> None:
 
 
 def test_a_drafter_is_told(tmp_path: Path) -> None:
-    for method, told in (("eagle3", True), ("mtp", True), ("ngram", False)):
+    for method, with_drafter in (("eagle3", True), ("mtp", True), ("ngram", False)):
         config = started.CONFIG.replace("None", f"SpeculativeConfig(method='{method}', model='d')")
         account = memory(tmp_path, config, started.LOADED)
         assert account is not None
-        assert account.with_drafter is told
+        assert account.with_drafter is with_drafter

@@ -46,9 +46,9 @@ def test_the_first_and_last_times_are_those_of_any_line(tmp_path: Path) -> None:
         "no time\nW0229 12:00:04.403000 17 torch/x.py:6] x\n"
         f"INFO 02-29 12:00:09 [core.py:1] {UP}\n\x1b[32mINFO\x1b[0m 02-29 12:00:20 [b.py:2] end\n"
     )
-    found = marks(tmp_path, text)
-    assert (found.first, found.last) == (_NOON + 4, _NOON + 20)
-    (mark,) = found.marks
+    starts = marks(tmp_path, text)
+    assert (starts.first, starts.last) == (_NOON + 4, _NOON + 20)
+    (mark,) = starts.marks
     assert (mark.milestone, mark.second, mark.line) == ("engine-up", _NOON + 9, 3)
 
 
@@ -67,9 +67,9 @@ def test_a_bar_states_its_time(tmp_path: Path) -> None:
         "DeepGEMM warmup: 100%|█| 8/8 [1:01:10<00:00]\nDeepGEMM warmup:  50%|█| 4/8 [02:00<1:0]\n"
     )
     (mark,) = marks(tmp_path, bars).marks
-    assert (mark.milestone, mark.second, mark.stated) == ("deep-gemm", None, 3670)
+    assert (mark.milestone, mark.second, mark.stated_seconds) == ("deep-gemm", None, 3670)
 
 
 def test_a_hostile_log_costs_no_more_than_its_lines(tmp_path: Path) -> None:
-    found = marks(tmp_path, f"INFO 02-29 12:00:09 [core.py:1] {UP}\n" * 20_000)
-    assert len(found.marks) == 5000
+    starts = marks(tmp_path, f"INFO 02-29 12:00:09 [core.py:1] {UP}\n" * 20_000)
+    assert len(starts.marks) == 5000
