@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from spark_prof.rules.start_advice import START_ADVICE
 from spark_prof.rules.start_memory import MEMORY_LINES, MEMORY_PARTS, MEMORY_TOTALS, MemoryLine
-from spark_prof.rules.start_stages import MILESTONES, STAGES, START_ADVICE, UP, Milestone
+from spark_prof.rules.start_stages import MILESTONES, STAGES, UP, Milestone
 from tests.rows import each_row
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from spark_prof.analyzers.startup.start_rows import StageRow, Startup
 from spark_prof.analyzers.startup.starts import Passage, Start, starts_of
-from spark_prof.rules.start_stages import STAGES, START_ADVICE, UP
+from spark_prof.rules.start_advice import START_ADVICE
+from spark_prof.rules.start_stages import STAGES, UP
 from spark_prof.traces.readers.engine_log import EngineLog
 from spark_prof.traces.readers.start_marks import StartMarks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_prof.rules.start_stages import StartAdvice
+from spark_prof.rules.start_advice import StartAdvice
 
 
 @dataclass(frozen=True)
