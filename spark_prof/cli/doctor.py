@@ -181,6 +181,8 @@ def diagnose(
         question: the use that a model's lower bounds are for.
         container: what follows the source where that starts a container.
     """
+    from spark_prof.analyzers.startup.start_account import startup_of
+    from spark_prof.analyzers.startup.start_memory import start_memory_of
     from spark_prof.analyzers.typed_command import command
     from spark_prof.dashboards.doctor_report import Diagnosis
     from spark_prof.rules.gpus import find_gpu
@@ -223,6 +225,8 @@ def diagnose(
         ceilings,
         measured,
         named is not None,
+        startup_of(read) if read else None,
+        start_memory_of(read) if read else None,
     )
 
 

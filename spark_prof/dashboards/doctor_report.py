@@ -15,6 +15,7 @@ from spark_prof.analyzers.fallbacks.verdict import (
     verdicts_of_machine,
 )
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.startup.start_rows import StartMemory, Startup
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.doctor_short import short_diagnosis
 from spark_prof.dashboards.render import Layout, draw
@@ -25,6 +26,7 @@ from spark_prof.dashboards.sections import (
     ceiling_section,
     issue_section,
     run_section,
+    startup_section,
 )
 from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.dashboards.verdict_sentence import verdict_sentence
@@ -52,6 +54,8 @@ class Diagnosis:
     ceilings: Ceilings | None = None  # of a model's folder
     measured: Measured | None = None  # what this machine was measured to reach
     one_gpu: bool = False  # whether somebody named the GPU that a model is for
+    startup: Startup | None = None  # what the start took that a log tells of
+    memory: StartMemory | None = None  # and what takes the GPU's memory after it
 
 
 def render_diagnosis(diagnosis: Diagnosis, layout: Layout, *, whole: bool = False) -> str:
@@ -105,6 +109,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield from issue_section.known_issues(diagnosis.audit)
     if diagnosis.audit is not None:
         yield from _of_audit(diagnosis.audit)
+    yield from startup_section.sections(diagnosis.startup, diagnosis.memory)
     if diagnosis.machine is not None:
         yield _installed(diagnosis.machine)
         yield _libraries(diagnosis.machine)

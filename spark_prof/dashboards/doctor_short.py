@@ -13,9 +13,9 @@ from spark_prof.dashboards.units import count
 
 _ROWS = (12, 9, 7, 6, 5, 4, 3, 2, 1)
 _LONGEST_FINDING, _LONGEST_FIX, _LONGEST_CELL = 240, 160, 180
-_DETAILS = ("log", "unknown-lines", "libraries", "ceilings_left_out")
+_DETAILS = ("log", "unknown-lines", "startup", "memory", "libraries", "ceilings_left_out")
 """Sections that only `--all` has."""
-_PROSE = ("known-issues",)
+_PROSE = ("known-issues", "startup-slow")
 """Lists whose sentences say at their end what to do: each is shown whole."""
 _WHOLE = ("step_bytes",)
 """Tables that end with a sum: they are shown whole."""

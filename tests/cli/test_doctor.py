@@ -244,3 +244,16 @@ def test_a_terminal_is_no_log(run: Run, refuses: Refuses, monkeypatch: pytest.Mo
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
     refuses("spark-prof doctor -", "-")
+
+
+def test_a_log_tells_what_the_start_took(run: Run) -> None:
+    log = DATA / "logs" / "dense-fp8-block.log"
+    code, out, _ = run(log, "--section", "startup", "--section", "memory")
+    assert code == 0
+    assert "DeepGEMM's warm-up" in out
+    assert "What vLLM may take" in out
+    record = json.loads(run(log, "--format", "json", "--section", "startup")[1])
+    assert sum(row["seconds"] for row in record["startup"]["stages"]) == 190
+    assert "memory" not in record
+    # No minute passed until it was up.
+    assert "to start;" not in run(DATA / "logs" / "gpt-oss-20b-mxfp4.log")[1]

@@ -36,6 +36,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import OneLayer
 from spark_prof.analyzers.recorded_run import Gpu, Run
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings as Bounds
+from spark_prof.analyzers.startup.start_rows import StartMemory, Startup
 from spark_prof.analyzers.step_accounting import Spread
 from spark_prof.analyzers.why import Why
 from spark_prof.cli.written import Written
@@ -157,7 +158,8 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         "schema": int, "subject": str, "findings": [Finding], "audit": Audit | None,
         "known_issues": [KnownIssue],
         "verdict": Optional([{**_hints(EngineVerdict), "text": str, "also": [EngineVerdict]}]),
-        "machine": Machine | None, "ceilings": Ceilings | None, "measured": Measured | None}),
+        "machine": Machine | None, "ceilings": Ceilings | None, "measured": Measured | None,
+        "startup": Startup | None, "memory": StartMemory | None}),
     "classify": ("classify --format json", Rows([_CLASSIFIED])),
     "query": ("query --format json", Rows([dict[str, Any]])),
     "kernels": ("kernels list --format json", Rows([{

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spark_prof.redact import redacted_text
 from spark_prof.rules.engine_log_lines import LINE_RULES, WORDS, LineRule
-from spark_prof.traces.readers import log_errors
+from spark_prof.traces.readers import log_errors, start_marks
 from spark_prof.traces.readers.log_errors import ErrorWatch, Failure
 from spark_prof.traces.readers.log_lines import LogLine, log_lines
 from spark_prof.traces.readers.log_load import Load, LoadWatch
 from spark_prof.traces.readers.log_text import LogText
+from spark_prof.traces.readers.start_marks import StartMarks, StartWatch
 from spark_prof.traces.readers.unknown_lines import UnknownLine, UnknownWatch
 
 _WARNING_WORDS = (
@@ -28,7 +29,9 @@ _SIGNS_OF_LIFE = ("graphs-captured-in", "engine-ready")
 """Rules of lines that only an engine writes whose start goes on."""
 
 _SGLANG = b"sglang"
-_LOOKED_FOR = tuple(dict.fromkeys((*WORDS, *log_errors.WORDS, *_WARNING_WORDS, _SGLANG)))
+_LOOKED_FOR = tuple(
+    dict.fromkeys((*WORDS, *log_errors.WORDS, *start_marks.WORDS, *_WARNING_WORDS, _SGLANG))
+)
 
 _LONGEST_DETAIL = 32 << 10
 _LONGEST_MESSAGE = 2048  # what of a line is matched
@@ -72,6 +75,8 @@ class EngineLog:
     unknown: tuple[UnknownLine, ...] = ()
     unknown_count: int = 0
     writer: str = ""  # vLLM or SGLang; empty where nothing tells
+    # When its engines passed which stage of their start.
+    starts: StartMarks = field(default_factory=StartMarks)
 
     def of(self, *rules: str) -> tuple[Statement, ...]:
         """The statements of these rules."""
@@ -92,12 +97,17 @@ def read_engine_log(path: Path, name: str = "") -> EngineLog:
     """
     name = name or str(path)
     text, busy, reader = LogText(path), LoadWatch(), _Reader()
-    reader.read(text.holding(_LOOKED_FOR, busy.look))
+
+    def look(piece: bytes, first_line: int) -> None:
+        busy.look(piece, first_line)
+        reader.start.look(piece)
+
+    reader.read(text.holding(_LOOKED_FOR, look))
     load = busy.load
     failure = reader.errors.failure(*((load.first, load.last) if load else ()))
     log = EngineLog(
         name, text.lines, tuple(reader.statements_by_key.values()), (), failure, load,
-        reader.unknown.lines, reader.unknown.count, reader.writer,
+        reader.unknown.lines, reader.unknown.count, reader.writer, reader.start.starts,
     )  # fmt: skip
     lost = []
     if not log.is_of_engine:
@@ -133,6 +143,7 @@ class _Reader:
         self.statements_by_key: dict[tuple[str, ...], Statement] = {}
         self.errors = ErrorWatch()
         self.unknown = UnknownWatch()
+        self.start = StartWatch()
         self.starts = Counter[str]()  # of engines, by the process that says it
         self.dropped = 0  # how many lines said more than is kept
         self._remembered: dict[str, tuple[str, ...] | None] = {}
@@ -149,6 +160,7 @@ class _Reader:
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         """Reads them all."""
         for line in log_lines(lines):
+            self.start.add(line)
             key = self._statement(line)
             if key and key[0] == "engine-config":
                 self.errors.started(line.number)
