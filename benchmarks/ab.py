@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from demo.models import write_model  # noqa: E402
-from spark_prof.ab.result import Gate, Result, Run, decided, from_json  # noqa: E402
+from spark_prof.ab.result import AbOutcome, Gate, SideComparison, decided, from_json  # noqa: E402
 
 FAULTY = ROOT / "tests/swaps/kernels/faulty.py"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
@@ -218,7 +218,7 @@ def cut(config: Path, layers: int) -> None:
     config.write_text(json.dumps(value), encoding="utf-8")
 
 
-def told(case: Case, result: Result, code: int | None) -> Iterator[tuple[str, bool]]:
+def told(case: Case, result: AbOutcome, code: int | None) -> Iterator[tuple[str, bool]]:
     """Each figure with its bar, and whether that is reached."""
     if code is not None:
         yield f"exit code {code}, {result.failure or 'done'}", code == case.ends
@@ -270,7 +270,7 @@ def perplexity(gate: Gate) -> tuple[str, bool]:
     return text, decided(figures)
 
 
-def timed(run: Run, bar: float | None) -> tuple[str, bool]:
+def timed(run: SideComparison, bar: float | None) -> tuple[str, bool]:
     """One measurement beside its bar."""
     found = run.estimate
     if found.gain is None or found.a_us is None or found.b_us is None:

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from spark_prof.ab.result import AARun, Run, detectable_in, effect_of  # noqa: E402  # noqa: E402
+from spark_prof.ab.result import AARun, SideComparison, detectable_in, effect_of  # noqa: E402  # noqa: E402
 from spark_prof.ab.statistics import Estimate, aa_test, compare, compare_starts  # noqa: E402
 from spark_prof.ab.timed_steps import SETTLE, Quad, block_order, middle_mean  # noqa: E402  # noqa: E402
 
@@ -189,7 +189,9 @@ def quads_of(random: Random, noise: Noise, count: int, effect: float = 0.0) -> l
     ]
 
 
-def simulated(design: Design, random: Random, effect: float = 0.0) -> tuple[Run, list[AARun]]:
+def simulated(
+    design: Design, random: Random, effect: float = 0.0
+) -> tuple[SideComparison, list[AARun]]:
     """A run as the commands keep it, with its tests of side a against itself."""
     if not design.noise:
         a, b = np.exp(random.normal(0, design.spread, (2, design.count // 2)))
@@ -201,7 +203,7 @@ def simulated(design: Design, random: Random, effect: float = 0.0) -> tuple[Run,
         again = [compare(quads_of(random, noise, design.count)) for _ in range(design.tests)]
         estimate = compare(quads_of(random, noise, design.count, effect))
     aa = [AARun(1, aa_test(each), captured_again=place == 1) for place, each in enumerate(again)]
-    return Run("decode", 1, 128, estimate), aa
+    return SideComparison("decode", 1, 128, estimate), aa
 
 
 def measured(design: Design, runs: int, seed: int) -> Found:
@@ -232,7 +234,7 @@ def measured(design: Design, runs: int, seed: int) -> Found:
     )
 
 
-def scaled(run: Run, effect: float) -> Run:
+def scaled(run: SideComparison, effect: float) -> SideComparison:
     """The run as it had been with an effect: all ends of its interval grow by it."""
     gain = run.estimate.gain
     if gain is None:

@@ -36,7 +36,7 @@ from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_o
 from spark_prof.analyzers.comparing.parts import taken_apart  # noqa: E402
 from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
 from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
-    Reading,
+    MetricReading,
     check,
     gate_outcome_of,
 )
@@ -199,7 +199,7 @@ def cell(
             low, high = found.shares
             covered += low <= effect <= high
             compared += 1
-            outcomes[gate_outcome_of(limit, Reading("time", found))] += 1
+            outcomes[gate_outcome_of(limit, MetricReading("time", found))] += 1
     return Cell(sd, recordings, effect, covered / compared, outcomes, runs)
 
 

@@ -13,10 +13,10 @@ from typing import Literal
 import msgspec
 
 from spark_prof.kernels.bench.results import (
-    Ceilings,
-    Cell,
-    Machine,
-    Report,
+    BenchCell,
+    BenchMachine,
+    BenchReport,
+    MachineCeilings,
     TimeSpread,
     cell_line,
     work_text,
@@ -50,7 +50,7 @@ class Bar:
     largest_bytes: float = math.inf
     lm_head: bool = False
 
-    def counts(self, cell: Cell) -> bool:
+    def counts(self, cell: BenchCell) -> bool:
         """Whether a piece of work is one that this is about."""
         # The bars are those of FP4. FP8 is what BF16 layers may become, and BF16 what they are.
         return (
@@ -73,7 +73,7 @@ class Reached:
 
     bar: Bar
     value: float | None
-    cells: tuple[tuple[float, Cell], ...]
+    cells: tuple[tuple[float, BenchCell], ...]
 
     @property
     def passed(self) -> bool:
@@ -112,13 +112,13 @@ BARS = (
 
 
 def judge_bars(
-    cells: Sequence[Cell], ceilings: Ceilings, bars: Iterable[Bar] = BARS
+    cells: Sequence[BenchCell], ceilings: MachineCeilings, bars: Iterable[Bar] = BARS
 ) -> list[Reached]:
     """Takes each bar's statistic over a run's results."""
     return [_reached(bar, cells, ceilings) for bar in bars]
 
 
-def _reached(bar: Bar, cells: Sequence[Cell], ceilings: Ceilings) -> Reached:
+def _reached(bar: Bar, cells: Sequence[BenchCell], ceilings: MachineCeilings) -> Reached:
     value_of = _VALUES[bar.statistic]
     found = [
         (value, cell)
@@ -133,20 +133,20 @@ def _reached(bar: Bar, cells: Sequence[Cell], ceilings: Ceilings) -> Reached:
     return Reached(bar, geometric_mean(v for v, _ in found) if mean else farthest, tuple(found))
 
 
-def _share(_: Bar, cell: Cell, ceilings: Ceilings) -> float | None:
+def _share(_: Bar, cell: BenchCell, ceilings: MachineCeilings) -> float | None:
     return None if cell.ours is None else ceilings.share(cell, cell.ours)
 
 
-def _us(_: Bar, cell: Cell, __: Ceilings) -> float | None:
+def _us(_: Bar, cell: BenchCell, __: MachineCeilings) -> float | None:
     return cell.ours
 
 
-def _ratio(bar: Bar, cell: Cell, _: Ceilings) -> float | None:
+def _ratio(bar: Bar, cell: BenchCell, _: MachineCeilings) -> float | None:
     peer = cell.best_peer(*bar.peers)
     return None if cell.ours is None or peer is None else peer[1] / cell.ours
 
 
-_VALUES: dict[Statistic, Callable[[Bar, Cell, Ceilings], float | None]] = {
+_VALUES: dict[Statistic, Callable[[Bar, BenchCell, MachineCeilings], float | None]] = {
     "smallest share": _share,
     "largest us": _us,
     "mean ratio": _ratio,
@@ -154,7 +154,7 @@ _VALUES: dict[Statistic, Callable[[Bar, Cell, Ceilings], float | None]] = {
 }
 
 
-def machine_lines(machine: Machine, ceilings: Ceilings) -> Iterator[str]:
+def machine_lines(machine: BenchMachine, ceilings: MachineCeilings) -> Iterator[str]:
     """What the run is on, and what that reaches."""
     versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
     driver = f", driver {machine.driver}" if machine.driver else ""
@@ -178,14 +178,14 @@ def bar_lines(reached: Sequence[Reached]) -> Iterator[str]:
         yield f"{word}  {found.bar.claim}: {over}; {worst}{_slower(found)}"
 
 
-def bar_tables(reached: Sequence[Reached], ceilings: Ceilings) -> Iterator[str]:
+def bar_tables(reached: Sequence[Reached], ceilings: MachineCeilings) -> Iterator[str]:
     """Each bar with all that it is about, from the worst on."""
     for found in reached:
         yield from ("", *bar_lines([found]))
         yield from (cell_line(cell, ceilings) for _, cell in found.cells)
 
 
-def failure_lines(cells: Sequence[Cell]) -> Iterator[str]:
+def failure_lines(cells: Sequence[BenchCell]) -> Iterator[str]:
     """Each reason for which a contestant has no time, once, and how often it was met."""
     reasons = Counter(
         (cell.kind, result.contestant, result.failed)
@@ -210,7 +210,7 @@ def _rate(measured: TimeSpread) -> str:
     return f"{median} TB/s [{lower}, {upper}]"
 
 
-def write_report(report: Report, path: Path) -> None:
+def write_report(report: BenchReport, path: Path) -> None:
     """Writes the file of a run, whole or not at all.
 
     Raises:
@@ -219,14 +219,14 @@ def write_report(report: Report, path: Path) -> None:
     write_whole(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Path) -> BenchReport:
     """Reads a file of results.
 
     Raises:
         KernelError: it cannot be read or is no such file.
     """
     try:
-        report = msgspec.json.decode(path.read_bytes(), type=Report)
+        report = msgspec.json.decode(path.read_bytes(), type=BenchReport)
     except OSError as error:
         raise KernelError(f"cannot read {path}: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -41,8 +41,8 @@ from benchmarks.kernel_targets import (
     write_report,
 )
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.request import KINDS, Request
-from spark_prof.kernels.bench.results import Cell, Report, cell_line, keep, machine_of
+from spark_prof.kernels.bench.request import KINDS, BenchRequest
+from spark_prof.kernels.bench.results import BenchCell, BenchReport, cell_line, keep, machine_of
 from spark_prof.kernels.bench.run import run
 from spark_prof.kernels.bench.shapes import FP4, TOKENS, WeightFormat
 
@@ -60,9 +60,9 @@ def main() -> int:
         return 2
     device = torch.device("cuda", torch.cuda.current_device())
     begun = time.perf_counter()
-    report = Report(machine_of(device), measure_ceilings(device))
+    report = BenchReport(machine_of(device), measure_ceilings(device))
     show(*machine_lines(report.machine, report.ceilings))
-    request = Request(
+    request = BenchRequest(
         only=options.only,
         models=options.models,
         tokens=options.tokens,
@@ -74,7 +74,7 @@ def main() -> int:
     for found in run(request, device):
         report.add(found)
         write_report(report, options.result)
-        if isinstance(found, Cell):
+        if isinstance(found, BenchCell):
             show(cell_line(found, report.ceilings))
         else:
             show(f"left out: {found.what}: {found.why}")

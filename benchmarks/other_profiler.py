@@ -151,7 +151,7 @@ def recorded(generate: Any) -> int:
     generate()
     generate()
     (pieces_folder(folder) / STOP_FILE).touch()
-    watcher.wait(watcher.done, 30)
+    watcher.wait(watcher.all_finished, 30)
     watcher.wait_for_engine()
     refused = pieces_folder(folder) / REFUSED_FILE
     if refused.exists():

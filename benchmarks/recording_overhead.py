@@ -234,7 +234,7 @@ class Recording:
     def stop(self) -> list[float]:
         """Ends the recording and throws its folder away; the pauses of each rank, in seconds."""
         (pieces_folder(self.folder) / STOP_FILE).touch()
-        self.watcher.wait(self.watcher.done, 30)
+        self.watcher.wait(self.watcher.all_finished, 30)
         self.watcher.wait_for_engine()
         pauses = [rank.get("pauses", {}).get("total_ns", 0) / 1e9 for rank in self.watcher.ranks()]
         shutil.rmtree(self.folder)

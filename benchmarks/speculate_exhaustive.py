@@ -32,14 +32,14 @@ sys.path.insert(0, str(ROOT))
 
 from demo.models import MODELS, write_model  # noqa: E402
 from spark_prof.ab.command import EngineCommand, engine_command  # noqa: E402
-from spark_prof.ab.messages import Batch, Draft, Drafted  # noqa: E402
+from spark_prof.ab.messages import Draft, Drafted, PromptBatch  # noqa: E402
 from spark_prof.dashboards.section import Layout  # noqa: E402
 from spark_prof.dashboards.speculate_report import render_speculate  # noqa: E402
 from spark_prof.speculate.acceptance import Acceptance, given_acceptance  # noqa: E402
 from spark_prof.speculate.best_k import best_of  # noqa: E402
-from spark_prof.speculate.engines import Engines  # noqa: E402
-from spark_prof.speculate.measuring import Live, token_times  # noqa: E402
-from spark_prof.speculate.plan import Options, fixed_variants, with_drafter  # noqa: E402
+from spark_prof.speculate.engines import DraftEngines  # noqa: E402
+from spark_prof.speculate.measuring import LiveDrafts, token_times  # noqa: E402
+from spark_prof.speculate.plan import SpeculateOptions, fixed_variants, with_drafter  # noqa: E402
 from spark_prof.speculate.run import run_speculate  # noqa: E402
 from spark_prof.speculate.speculate_result import SpeculateResult, read_speculate  # noqa: E402
 
@@ -103,7 +103,7 @@ def command_of(options: argparse.Namespace, drafts: Sequence[int]) -> EngineComm
 
 
 def served_times(
-    lives: Sequence[Live], options: argparse.Namespace, rates: dict[str, Acceptance]
+    lives: Sequence[LiveDrafts], options: argparse.Namespace, rates: dict[str, Acceptance]
 ) -> dict[tuple[str, int], dict[int, float]]:
     """The time of a token in us by acceptance and batch size, then by drafts: a median of turns."""
     medians: dict[tuple[str, int], dict[int, float]] = {}
@@ -123,7 +123,7 @@ def served_times(
     return medians
 
 
-def served(live: Live, requests: int, context: int, acceptance: Acceptance) -> float:
+def served(live: LiveDrafts, requests: int, context: int, acceptance: Acceptance) -> float:
     """The time of a token of a request in us, of one generation.
 
     Where acceptance is fixed, how many tokens a step gives is known, and its draws are no noise.
@@ -131,7 +131,7 @@ def served(live: Live, requests: int, context: int, acceptance: Acceptance) -> f
     fixed = None
     if live.facts.acceptance_fixed:
         fixed = acceptance.accepted[: live.facts.drafts]
-    request = Draft(Batch(requests, context, TOKENS), acceptance=fixed, to_the_end=True)
+    request = Draft(PromptBatch(requests, context, TOKENS), acceptance=fixed, to_the_end=True)
     drafted = live.engine.ask(request, Drafted, f"serving batch {requests}")
     token_us, tokens = token_times(drafted, requests)
     return token_us if fixed is None else token_us * tokens / acceptance.tokens(live.facts.drafts)
@@ -192,7 +192,7 @@ def main() -> int:
     command = command_of(options, drafts)
     middle = RATES["middle"]
     acceptance = given_acceptance(",".join(f"{middle**at:.6f}" for at in range(1, max(drafts) + 1)))
-    settings = Options(
+    settings = SpeculateOptions(
         options.folder / "speculate", drafts, options.batch_sizes, (options.context,),
         options.minutes, 2 * options.seconds, acceptance, at_once=2, proof=False,
     )  # fmt: skip
@@ -214,7 +214,7 @@ def main() -> int:
     }
     variants = fixed_variants(drafts)
     plan = replace(settings, at_once=len(variants), folder=options.folder)
-    with Engines(command, plan, time.monotonic() + 1200, say) as engines:
+    with DraftEngines(command, plan, time.monotonic() + 1200, say) as engines:
         lives = engines.start(variants, with_drafter(command, result.drafter))
         say(f"the longest start took {engines.start_seconds:.0f} s")
         if not all(live.facts.acceptance_fixed for live in lives[1:]):

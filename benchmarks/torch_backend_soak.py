@@ -74,7 +74,7 @@ def main() -> None:
         print("recorded", flush=True)
         busy = watched(llm, engine, options)
         (settings.pieces / STOP_FILE).touch()
-        watcher.wait(watcher.done, 60)
+        watcher.wait(watcher.all_finished, 60)
         watcher.wait_for_engine()
         list(tokens(llm, engine, AFTER, options.request))
         print(f"after it: {private_mb(engine):.0f} MB")

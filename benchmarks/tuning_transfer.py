@@ -26,19 +26,19 @@ import torch
 
 from benchmarks.kernel_targets import machine_lines, read_report, write_report
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.request import Request
-from spark_prof.kernels.bench.results import Cell, Report, machine_of, work_text
+from spark_prof.kernels.bench.request import BenchRequest
+from spark_prof.kernels.bench.results import BenchCell, BenchReport, machine_of, work_text
 from spark_prof.kernels.bench.run import run
 from spark_prof.kernels.bench.shapes import WeightFormat
 from spark_prof.kernels.dispatch import choose
-from spark_prof.kernels.tuning import SHIPPED, Run, read
+from spark_prof.kernels.tuning import SHIPPED, TuningRun, read
 
 
 @dataclass(frozen=True)
 class Transfer:
     """One piece of work."""
 
-    cell: Cell
+    cell: BenchCell
     chosen: str  # the kernel's name, or the fallback's
     us: float  # of that
     best: str
@@ -50,7 +50,7 @@ class Transfer:
         return self.us / self.best_us
 
 
-def transfers(report: Report, runs: Sequence[Run]) -> Iterator[Transfer]:
+def transfers(report: BenchReport, runs: Sequence[TuningRun]) -> Iterator[Transfer]:
     """What was searched, without that to which nothing can be compared."""
     machine = report.machine
     for cell in report.cells:
@@ -108,8 +108,8 @@ def main() -> int:
         return 2
     else:
         device = torch.device("cuda", torch.cuda.current_device())
-        report = Report(machine_of(device), measure_ceilings(device))
-        request = Request(
+        report = BenchReport(machine_of(device), measure_ceilings(device))
+        request = BenchRequest(
             models=options.models, tokens=options.tokens, formats=options.formats,
             seconds=options.seconds, seconds_each=0.05, tune=True, runs=runs,
         )  # fmt: skip

@@ -34,7 +34,7 @@ class TerminatedError(BaseException):
 
 
 @dataclass
-class _State:
+class _EndingState:
     """What the process has to undo, and how far it is with ending."""
 
     temporary: set[Path] = field(default_factory=set)
@@ -43,7 +43,7 @@ class _State:
     received: int = 0  # the signal that ends the command; 0 while none came
 
 
-_state = _State()
+_state = _EndingState()
 
 
 @contextmanager

@@ -99,7 +99,7 @@ _SHOWN_SECTIONS = 3
 
 
 @dataclass(frozen=True, repr=False)
-class NotebookComparison(compare_report.Compared):
+class NotebookComparison(compare_report.CompareRun):
     """A comparison that a cell can end with: it shows its answer and the parts of the difference.
 
     spark_prof.compare("before", "after").comparisons[0].phases[0].like.us

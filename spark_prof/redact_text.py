@@ -114,7 +114,7 @@ def redacted_text(text: str, depth: int = 3) -> str:
     text = hidden_apart(text)
     if "/" in text and "@" in text:
         text = "".join(_without_logins(text))
-    text = "".join(_Names(text).pieces())
+    text = "".join(_SecretNames(text).pieces())
     for phrase in _PHRASES if _OF_PHRASES.search(text) else ():
         text = phrase.sub(rf"\g<before>{HIDDEN}\g<after>", text)
     if "@" in text:
@@ -173,7 +173,7 @@ def _hidden_userinfo(login: str, scheme: str) -> str:
     return f"{user}:{HIDDEN}" if colon and password else f"{user}{colon}"
 
 
-class _Names:
+class _SecretNames:
     """Goes through a text from name to name, and hides what follows those of secrets."""
 
     def __init__(self, text: str) -> None:

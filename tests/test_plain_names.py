@@ -13,8 +13,32 @@ import spark_prof
 
 PACKAGE = Path(spark_prof.__file__).parent
 PRONOUNS = frozenset(
-    "alike asked done each found given gone held kept known made meant others own ran said says "
-    "seen shown taken tells told wanted written".split()
+    [
+        "alike",
+        "asked",
+        "done",
+        "each",
+        "found",
+        "given",
+        "gone",
+        "held",
+        "kept",
+        "known",
+        "made",
+        "meant",
+        "others",
+        "own",
+        "ran",
+        "said",
+        "says",
+        "seen",
+        "shown",
+        "taken",
+        "tells",
+        "told",
+        "wanted",
+        "written",
+    ]
 )
 KEYS = frozenset(
     [

@@ -76,7 +76,7 @@ class Depth:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class GateBounds:
     """What a run must keep to; a side that changes bits has wide ones."""
 
     clear_agreement: float  # at least
@@ -97,7 +97,7 @@ def rounding_deviation(layers: int) -> float:
     return math.sqrt(square / (2 * layers))
 
 
-def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> Bounds:
+def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> GateBounds:
     """The bounds where both sides compute with the same bits.
 
     The scale is the root mean square of the logits' standard deviations; the floor, of which only
@@ -119,12 +119,12 @@ def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> B
     if depth.routed:
         kl_worst = max(kl_worst, _WORST_OF_MEAN * _kl(_ROUTED, scale))
         worst = max(worst, _WORST_ELEMENT * _ROUTED)
-    return Bounds(_CLEAR, kl_mean, kl_worst, worst, why, _NEAR_TIE * allowed)
+    return GateBounds(_CLEAR, kl_mean, kl_worst, worst, why, _NEAR_TIE * allowed)
 
 
-def changed_bounds(depth: Depth, scale: float) -> Bounds:
+def changed_bounds(depth: Depth, scale: float) -> GateBounds:
     """The bounds where a side computes with other bits: only what is no model any more fails."""
-    return Bounds(
+    return GateBounds(
         clear_agreement=0.0,
         kl_mean=_UNRELATED * scale**2,
         kl_worst=None,
@@ -189,7 +189,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Figures:
+class LogitFigures:
     """How two sides' logits compare over all positions."""
 
     positions: int  # compared
@@ -219,17 +219,17 @@ class LayerError:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """The gate's."""
 
     passed: bool  # timings count
     bits: Bits  # of the swaps together
     reasons: tuple[str, ...]  # why it failed, one line each; empty where it passed
     notes: tuple[str, ...]  # what is stated beside it, such as the loss of a side that quantizes
-    figures: Figures | None  # of a against b; None where nothing was compared
-    floor: Figures | None
+    figures: LogitFigures | None  # of a against b; None where nothing was compared
+    floor: LogitFigures | None
     """Of a against itself, disturbed by a rounding; None where that was not compared."""
-    bounds: Bounds | None  # that were applied; None where nothing was compared
+    bounds: GateBounds | None  # that were applied; None where nothing was compared
     layers: tuple[LayerError, ...]  # of each swapped layer that was compared alone
 
 
@@ -244,7 +244,7 @@ def judge(
     depth: Depth | None = None,
     *,
     text: bool = False,  # the tokens that come next are a text's, not side a's own
-) -> Verdict:
+) -> GateVerdict:
     """Whether side b says the same as side a."""
     depth = depth or _UNKNOWN_DEPTH
     sound = _finite(positions)
@@ -259,7 +259,7 @@ def judge(
         noise = _figures(floor, bounds.near_tie, text=text) if floor else None
     reasons = (*_failures(len(positions), len(sound), figures, bounds), *_layer_failures(layers))
     notes = tuple(_notes(bits, figures, layers))
-    return Verdict(not reasons, bits, reasons, notes, figures, noise, bounds, tuple(layers))
+    return GateVerdict(not reasons, bits, reasons, notes, figures, noise, bounds, tuple(layers))
 
 
 def judge_layer(
@@ -327,11 +327,11 @@ def _extremes(positions: Sequence[Position]) -> tuple[float, float, float] | Non
     return math.fsum(divergences) / len(positions), max(divergences), worst
 
 
-def _figures(positions: Sequence[Position], near_tie: float, *, text: bool) -> Figures:
+def _figures(positions: Sequence[Position], near_tie: float, *, text: bool) -> LogitFigures:
     sound = _finite(positions)
     clear = [position for position in sound if position.margin_a > near_tie * position.scale]
     mean, largest, worst = _extremes(sound) or (None, None, None)
-    return Figures(
+    return LogitFigures(
         positions=len(positions),
         not_finite=len(positions) - len(sound),
         agreement=_agreement(sound),
@@ -351,7 +351,7 @@ def _agreement(positions: Sequence[Position]) -> float | None:
 
 
 def _failures(
-    positions: int, sound: int, figures: Figures | None, bounds: Bounds | None
+    positions: int, sound: int, figures: LogitFigures | None, bounds: GateBounds | None
 ) -> tuple[str, ...]:
     if positions < _FEWEST_POSITIONS:
         return (f"{positions} positions were compared; {_FEWEST_POSITIONS} are needed",)
@@ -405,7 +405,7 @@ def _where(error: LayerError) -> str:
     return f" in {error.where}" if error.where else ""
 
 
-def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) -> list[str]:
+def _notes(bits: Bits, figures: LogitFigures | None, layers: Sequence[LayerError]) -> list[str]:
     notes = []
     for to, number in Counter(layer.rounded for layer in layers if layer.rounded).items():
         where = f"{to.upper()} in {number} layer{'s' * (number > 1)}"

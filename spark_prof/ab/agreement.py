@@ -19,10 +19,10 @@ from spark_prof.ab.accuracy_gate import (
     judge_layer,
 )
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.measuring import Shape
-from spark_prof.ab.messages import Batch, Compare, DescribeSwaps, Facts, Rows
+from spark_prof.ab.measuring import MeasuredShape
+from spark_prof.ab.messages import Compare, DescribeSwaps, Facts, PromptBatch, RankAnswers
 from spark_prof.ab.result import Gate, RankSwaps
-from spark_prof.ab.setting import Setting
+from spark_prof.ab.setting import AbRun
 from spark_prof.errors import CommandError
 
 
@@ -34,7 +34,7 @@ def describe(
     A module and kernel that several sides have is told once. With a side only that one's are
     among the layers.
     """
-    answers = engine.ask(DescribeSwaps(), Rows, "telling what is swapped").rows
+    answers = engine.ask(DescribeSwaps(), RankAnswers, "telling what is swapped").rows
     ranks = tuple(msgspec.convert(answer, RankSwaps) for answer in answers)
     errors: dict[tuple[int, str, str, str], LayerError] = {}
     for rank in ranks:
@@ -57,15 +57,15 @@ def describe(
 _FEWEST_TOKENS = 32
 
 
-def gate_batch(tokens: int | None, shape: Shape, facts: Facts) -> Batch:
+def gate_batch(tokens: int | None, shape: MeasuredShape, facts: Facts) -> PromptBatch:
     """The prompts of the gate, of which each request generates so many tokens, or enough."""
     if tokens is None:
         enough = max(_FEWEST_TOKENS, -(-ENOUGH_POSITIONS // shape.requests))
         tokens = max(1, min(enough, facts.longest - shape.prompt_tokens - 1))
-    return Batch(shape.requests, shape.prompt_tokens, tokens)
+    return PromptBatch(shape.requests, shape.prompt_tokens, tokens)
 
 
-def bits_of(setting: Setting) -> Bits:
+def bits_of(setting: AbRun) -> Bits:
     """Whether both sides compute with the same bits of the weights.
 
     What an option or a variable of vLLM's changes is not known: it may be a kernel that rounds
@@ -79,8 +79,8 @@ def bits_of(setting: Setting) -> Bits:
 
 
 def keep_verdict(
-    setting: Setting,
-    shape: Shape,
+    setting: AbRun,
+    shape: MeasuredShape,
     facts: Facts,
     positions: Sequence[Position],
     floor: Sequence[Position],
@@ -96,10 +96,12 @@ def keep_verdict(
     return verdict.passed
 
 
-def keep_logits(engine: Engine, side: str, batch: Batch, path: Path, text: Path | None) -> None:
+def keep_logits(
+    engine: Engine, side: str, batch: PromptBatch, path: Path, text: Path | None
+) -> None:
     """Generates on a side and keeps the logits of every sampled position in a file."""
     doing = f"keeping the logits of side {side}"
-    engine.ask(Compare(side, batch, str(path), keep=True, text=_named(text)), Rows, doing)
+    engine.ask(Compare(side, batch, str(path), keep=True, text=_named(text)), RankAnswers, doing)
 
 
 def _named(text: Path | None) -> str:
@@ -109,7 +111,7 @@ def _named(text: Path | None) -> str:
 def compare_logits(
     engine: Engine,
     side: str,
-    batch: Batch,
+    batch: PromptBatch,
     path: Path,
     text: Path | None,
     *,
@@ -118,7 +120,7 @@ def compare_logits(
     """Generates the same tokens on a side and compares its logits with those in the file."""
     doing = f"comparing the logits of side {side}"
     request = Compare(side, batch, str(path), False, disturbed, _named(text))
-    answer = engine.ask(request, Rows, doing)
+    answer = engine.ask(request, RankAnswers, doing)
     expected = batch.requests * batch.tokens
     if len(answer.rows) != expected:
         raise CommandError(

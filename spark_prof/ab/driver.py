@@ -25,7 +25,6 @@ import msgspec
 from spark_prof.ab.driver_drafts import drafting_of, generate_drafts, with_drafts
 from spark_prof.ab.messages import (
     Answer,
-    Batch,
     Check,
     Compare,
     DescribeSwaps,
@@ -34,8 +33,9 @@ from spark_prof.ab.messages import (
     Facts,
     Failed,
     Generate,
+    PromptBatch,
+    RankAnswers,
     Request,
-    Rows,
     Shutdown,
     Start,
     Switch,
@@ -220,7 +220,7 @@ class _Session:
             case Draft():
                 return self._draft(request)
             case DescribeSwaps():
-                return Rows(self._rpc("spark_prof_swaps"))
+                return RankAnswers(self._rpc("spark_prof_swaps"))
             case Switch():
                 self._rpc("spark_prof_side", request.side)
             case Generate():
@@ -230,7 +230,7 @@ class _Session:
             case Shutdown():
                 with suppress(Exception):
                     self._llm.llm_engine.engine_core.shutdown()
-        return Rows()
+        return RankAnswers()
 
     def _start(self, request: Start) -> Facts:
         begin = time.monotonic()
@@ -267,7 +267,7 @@ class _Session:
             self._llm, request, made_up, int(config.model_config.max_model_len), most
         )
 
-    def _compare(self, request: Compare) -> Rows:
+    def _compare(self, request: Compare) -> RankAnswers:
         self._rpc("spark_prof_side", request.side)
         batch, prompts, following = request.batch, None, []
         if request.text:
@@ -293,7 +293,7 @@ class _Session:
             rows = [] if request.keep else self._rpc("spark_prof_compared")[0]
         finally:
             self._rpc("spark_prof_tap", "off", "", 0)
-        return Rows(rows)
+        return RankAnswers(rows)
 
     def _tokens(self, path: str) -> list[int]:
         """Of a text, by the model's tokenizer."""
@@ -307,7 +307,7 @@ class _Session:
             raise CommandError(f"--text: the model has no tokenizer ({error})") from error
         return list(tokenizer.encode(text, add_special_tokens=False))
 
-    def _run(self, batch: Batch, prompts: list[list[int]] | None = None) -> None:
+    def _run(self, batch: PromptBatch, prompts: list[list[int]] | None = None) -> None:
         from vllm import SamplingParams
 
         sampling = SamplingParams(
@@ -334,7 +334,7 @@ class _Session:
         return answers
 
 
-def prompts_of(batch: Batch, vocabulary: int) -> list[list[int]]:
+def prompts_of(batch: PromptBatch, vocabulary: int) -> list[list[int]]:
     """The token ids of the prompts: drawn evenly, the same ones for the same numbers.
 
     The ends of the vocabulary are left out, where tokens with a meaning of their own are.
@@ -348,7 +348,7 @@ def prompts_of(batch: Batch, vocabulary: int) -> list[list[int]]:
     return [rows[number % kinds] for number in range(batch.requests)]
 
 
-def pieces_of(tokens: list[int], batch: Batch) -> list[list[int]]:
+def pieces_of(tokens: list[int], batch: PromptBatch) -> list[list[int]]:
     """One piece of a text a request: its prompt and what follows it."""
     size = batch.prompt_tokens + batch.tokens
     if len(tokens) < batch.requests * size:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.messages import Check, Facts, Rows
-from spark_prof.ab.setting import Setting
+from spark_prof.ab.messages import Check, Facts, RankAnswers
+from spark_prof.ab.setting import AbRun
 from spark_prof.ab.sides import Side
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import option_value
@@ -41,7 +41,7 @@ def refuse_at_once(command: EngineCommand, sides: Sequence[Side]) -> None:
 class Loading:
     """The engines of a run, one a start."""
 
-    setting: Setting
+    setting: AbRun
     sides: Sequence[str]  # "a" or "b", one a start
     _loaded: dict[int, tuple[Engine, Future[Facts]]] = field(default_factory=dict)
 
@@ -88,5 +88,5 @@ class Loading:
         if number == 0:
             command, b = self.setting.command, self.setting.b
             check = Check(command.form, with_options(command.arguments, b.options))
-            engine.ask(check, Rows, "reading the arguments of side b")
+            engine.ask(check, RankAnswers, "reading the arguments of side b")
         return engine.start()

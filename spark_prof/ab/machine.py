@@ -152,14 +152,14 @@ def keep_steady(quads: Sequence[Quad], samples: Sequence[Sample]) -> Steady:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _QuadClocks:
     """What was seen of the GPUs during one quad: mean SM clocks in MHz of each by side."""
 
     clocks: tuple[Mapping[str, float], ...]
     reasons: frozenset[str]
 
 
-def _observed(quad: Quad, by_gpu: Mapping[int, Sequence[Sample]]) -> _Seen:
+def _observed(quad: Quad, by_gpu: Mapping[int, Sequence[Sample]]) -> _QuadClocks:
     clocks = []
     reasons: set[str] = set()
     for samples in by_gpu.values():
@@ -171,7 +171,7 @@ def _observed(quad: Quad, by_gpu: Mapping[int, Sequence[Sample]]) -> _Seen:
                     sides[side].append(sample.state.sm_mhz)
         if len(sides) == 2:
             clocks.append({side: sum(mhz) / len(mhz) for side, mhz in sides.items()})
-    return _Seen(tuple(clocks), frozenset(reasons))
+    return _QuadClocks(tuple(clocks), frozenset(reasons))
 
 
 def _of_span(samples: Sequence[Sample], start: int, end: int) -> Sequence[Sample]:
@@ -184,7 +184,7 @@ def _of_span(samples: Sequence[Sample], start: int, end: int) -> Sequence[Sample
     return [s for s in around if start - _NEAR_NS <= s.at_ns <= end + _NEAR_NS]
 
 
-def _unsteady(observed: _Seen, lasting: set[str]) -> str:
+def _unsteady(observed: _QuadClocks, lasting: set[str]) -> str:
     """Why a quad is dropped; empty where it is not."""
     for sides in observed.clocks:
         slow, fast = sorted(sides.values())

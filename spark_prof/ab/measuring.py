@@ -11,13 +11,13 @@ from typing import Literal
 import msgspec
 
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.messages import Batch, Facts, Generate, Rows, Switch, Times
+from spark_prof.ab.messages import Facts, Generate, PromptBatch, RankAnswers, Switch, Times
 from spark_prof.ab.result import USUAL_CONTEXT
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.ab.timed_steps import (
     SETTLE,
     Block,
-    Step,
+    TimedStep,
     block_order,
     middle_mean,
     quads_within,
@@ -34,7 +34,7 @@ _CACHE_SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class Shape:
+class MeasuredShape:
     """What steps are timed."""
 
     phase: Literal["decode", "prefill"]  # of the steps
@@ -50,7 +50,7 @@ class Shape:
         return f"decoding at batch size {self.requests}{where}"
 
 
-def impossible(shape: Shape, facts: Facts) -> str:
+def impossible(shape: MeasuredShape, facts: Facts) -> str:
     """Why the engine cannot run such steps, one line; empty where it can."""
     if why := _beyond(shape, facts.longest, facts.most_requests, facts.most_tokens):
         return why
@@ -60,7 +60,7 @@ def impossible(shape: Shape, facts: Facts) -> str:
     return ""
 
 
-def impossible_by_options(shape: Shape, arguments: Sequence[str]) -> str:
+def impossible_by_options(shape: MeasuredShape, arguments: Sequence[str]) -> str:
     """The same by what the engine's own options say, before it is started.
 
     impossible_by_options(Shape("decode", 8, 128), ["m", "--max-num-seqs", "4"])
@@ -71,7 +71,7 @@ def impossible_by_options(shape: Shape, arguments: Sequence[str]) -> str:
     return _beyond(shape, *limits)
 
 
-def _beyond(shape: Shape, longest: float, most_requests: float, most_tokens: float) -> str:
+def _beyond(shape: MeasuredShape, longest: float, most_requests: float, most_tokens: float) -> str:
     """Which limit of an engine is too low for such steps."""
     if (needed := _longest_request(shape)) > longest:
         return (
@@ -85,23 +85,23 @@ def _beyond(shape: Shape, longest: float, most_requests: float, most_tokens: flo
     return ""
 
 
-def _longest_request(shape: Shape) -> int:
+def _longest_request(shape: MeasuredShape) -> int:
     fewest = 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + slack(shape)
     return shape.prompt_tokens + fewest
 
 
-def warm_up(engine: Engine, shape: Shape, sides: Sequence[str]) -> None:
+def warm_up(engine: Engine, shape: MeasuredShape, sides: Sequence[str]) -> None:
     """Runs each side at that batch size, so that nothing is compiled while it is timed."""
     for side in dict.fromkeys(map(running, sides)):
-        engine.ask(Switch(side), Rows, f"switching to side {side}")
+        engine.ask(Switch(side), RankAnswers, f"switching to side {side}")
         tokens = 2 if shape.phase == "prefill" else _WARM_TOKENS
-        batch = Batch(shape.requests, shape.prompt_tokens, tokens)
+        batch = PromptBatch(shape.requests, shape.prompt_tokens, tokens)
         engine.ask(Generate(batch), Times, f"warming up {shape.words}")
 
 
 def time_quads(
-    engine: Engine, shape: Shape, facts: Facts, seconds: float, sides: tuple[str, str]
-) -> tuple[Step, ...]:
+    engine: Engine, shape: MeasuredShape, facts: Facts, seconds: float, sides: tuple[str, str]
+) -> tuple[TimedStep, ...]:
     """Steps of both sides in the order of `plan.block_order`."""
     warm_up(engine, shape, sides)
     steps = _STEPS[shape.phase]
@@ -119,7 +119,7 @@ _DEVICE_BLOCKS = 8
 
 
 def device_us(
-    engine: Engine, shape: Shape, facts: Facts, side: str, step_us: float
+    engine: Engine, shape: MeasuredShape, facts: Facts, side: str, step_us: float
 ) -> float | None:
     """What the device alone needs for a step; None where the host cannot be brought ahead of it.
 
@@ -140,13 +140,13 @@ def device_us(
 
 
 def _in_turns(
-    engine: Engine, shape: Shape, facts: Facts, blocks: Sequence[Block], held_us: int = 0
-) -> tuple[Step, ...]:
+    engine: Engine, shape: MeasuredShape, facts: Facts, blocks: Sequence[Block], held_us: int = 0
+) -> tuple[TimedStep, ...]:
     """Runs the plan over several generations of whole quads, so that no context grows long."""
     # The requests of a prefill come one after the other: their contexts do not add up.
     room = _LONGEST_GENERATION if shape.phase == "prefill" else longest_generation(shape, facts)
     turn = max(1, room // (4 * blocks[0].steps)) * 4
-    timed_steps: list[Step] = []
+    timed_steps: list[TimedStep] = []
     for first in range(0, len(blocks), turn):
         times = _run(engine, shape, blocks[first : first + turn], first, held_us)
         timed_steps += [
@@ -158,14 +158,14 @@ def _in_turns(
 
 
 def _run(
-    engine: Engine, shape: Shape, blocks: Sequence[Block], first: int, held_us: int = 0
+    engine: Engine, shape: MeasuredShape, blocks: Sequence[Block], first: int, held_us: int = 0
 ) -> Times:
     planned = sum(block.steps for block in blocks)
     if shape.phase == "prefill":
         repeat = blocks[0].steps
-        batch = Batch(planned, shape.prompt_tokens, 2, alone=True, repeat=repeat)
+        batch = PromptBatch(planned, shape.prompt_tokens, 2, alone=True, repeat=repeat)
     else:
-        batch = Batch(shape.requests, shape.prompt_tokens, planned + slack(shape))
+        batch = PromptBatch(shape.requests, shape.prompt_tokens, planned + slack(shape))
     plan = tuple((running(block.side), block.steps) for block in blocks)
     request = Generate(batch, plan, shape.phase == "prefill", held_us)
     times = engine.ask(request, Times, f"timing {shape.words} (block {first})")
@@ -177,7 +177,7 @@ def _run(
     return times
 
 
-def longest_generation(shape: Shape, facts: Facts) -> int:
+def longest_generation(shape: MeasuredShape, facts: Facts) -> int:
     """Steps in which all requests decode that one generation may have at most."""
     longest = min(_LONGEST_GENERATION, facts.longest - shape.prompt_tokens - slack(shape))
     if facts.cache_tokens:
@@ -186,6 +186,6 @@ def longest_generation(shape: Shape, facts: Facts) -> int:
     return longest
 
 
-def slack(shape: Shape) -> int:
+def slack(shape: MeasuredShape) -> int:
     """Tokens beyond the plan: the first requests may decode before the last has been prefilled."""
     return shape.requests + 4

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.timed_steps import Step
+from spark_prof.ab.timed_steps import TimedStep
 
 _LONGEST = 64 << 20
 
@@ -26,7 +26,7 @@ def receive(connection: Connection, seconds: float | None) -> bytes | None:
         raise EOFError from error
 
 
-class Batch(msgspec.Struct, frozen=True):
+class PromptBatch(msgspec.Struct, frozen=True):
     """Prompts of one generation; the same numbers give the same prompts."""
 
     requests: int
@@ -66,7 +66,7 @@ class Switch(msgspec.Struct, tag=True, frozen=True):
 class Generate(msgspec.Struct, tag=True, frozen=True):
     """Generates, with a plan or without; answered by `Times`."""
 
-    batch: Batch
+    batch: PromptBatch
     plan: tuple[tuple[str, int], ...] = ()  # side and steps of each block, empty for none
     prefill: bool = False  # the plan is of steps that prefill
     held_us: int = 0  # for how long the device is held back before each step of the plan
@@ -79,7 +79,7 @@ class Compare(msgspec.Struct, tag=True, frozen=True):
     """
 
     side: str
-    batch: Batch  # what to generate
+    batch: PromptBatch  # what to generate
     path: str  # the file
     keep: bool  # keeps, and does not compare
     disturbed: bool = False  # with embeddings that are off by a rounding
@@ -89,7 +89,7 @@ class Compare(msgspec.Struct, tag=True, frozen=True):
 class Draft(msgspec.Struct, tag=True, frozen=True):
     """Generates with drafts, as many at a time as a plan says; answered by `Drafted`."""
 
-    batch: Batch
+    batch: PromptBatch
     plan: tuple[tuple[int, int], ...] = ()
     """Drafts and steps of each block; requests end with it. None for requests that are generated
     whole."""
@@ -136,7 +136,7 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
 class Times(msgspec.Struct, tag=True, frozen=True):
     """The steps of a plan on rank 0, in the columns of `spark_prof_times`, and what it took."""
 
-    rows: list[Step]
+    rows: list[TimedStep]
     seconds: float
 
 
@@ -170,7 +170,7 @@ class Drafted(msgspec.Struct, tag=True, frozen=True):
     seconds: float
 
 
-class Rows(msgspec.Struct, tag=True, frozen=True):
+class RankAnswers(msgspec.Struct, tag=True, frozen=True):
     """The answers of all ranks to `spark_prof_swaps`, or that of rank 0 to `spark_prof_compared`.
 
     Without rows a request was met, and there is nothing to tell.
@@ -186,4 +186,4 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 Request = Start | Check | DescribeSwaps | Switch | Generate | Compare | Draft | Shutdown
-Answer = Facts | Times | Drafted | Rows | Failed
+Answer = Facts | Times | Drafted | RankAnswers | Failed

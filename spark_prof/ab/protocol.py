@@ -22,28 +22,28 @@ from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.loading import ALONE, Loading, refuse_at_once
 from spark_prof.ab.machine import Sampler, check_memory, free_bytes, keep_steady
-from spark_prof.ab.measuring import Shape, device_us, impossible, time_quads
-from spark_prof.ab.messages import Batch, Facts
+from spark_prof.ab.measuring import MeasuredShape, device_us, impossible, time_quads
+from spark_prof.ab.messages import Facts, PromptBatch
 from spark_prof.ab.recording import attribute, record
 from spark_prof.ab.refusals import refuse, refuse_shapes
 from spark_prof.ab.result import (
     AHEAD,
     AARun,
+    AbOutcome,
     RankSwaps,
-    Result,
-    Run,
+    SideComparison,
     SideCosts,
     SideFacts,
     host_ahead,
     with_detectable,
 )
-from spark_prof.ab.setting import Keeper, Options, Setting, costs_of, keep_facts, keep_machine
+from spark_prof.ab.setting import AbRun, Keeper, Options, costs_of, keep_facts, keep_machine
 from spark_prof.ab.sides import Mode, Side, choose_mode
 from spark_prof.ab.statistics import Estimate, aa_test, compare, compare_starts
 from spark_prof.ab.timed_steps import (
     AGAIN,
     SETTLE,
-    Step,
+    TimedStep,
     block_order,
     make_quads,
     middle_mean,
@@ -65,8 +65,8 @@ def run_ab(
     options: Options,
     words: Sequence[str],
     say: Callable[[str], None],
-    draw: Callable[[Result], str],
-) -> Result:
+    draw: Callable[[AbOutcome], str],
+) -> AbOutcome:
     """Measures both sides. What was found before a failure is kept, with the failure's line.
 
     Raises:
@@ -84,7 +84,7 @@ def run_ab(
         for line in lines:
             keeper.miss(line)
         say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")
-        setting = Setting(command, a, b, options, keeper, say)
+        setting = AbRun(command, a, b, options, keeper, say)
         try:
             with terminated_as_interrupt():
                 (run_one_engine if mode.one else run_two_engines)(setting)
@@ -116,13 +116,13 @@ def _with_memory(
     return Mode(False, line), ()
 
 
-def _empty(command: EngineCommand, a: Side, b: Side, mode: Mode, words: Sequence[str]) -> Result:
+def _empty(command: EngineCommand, a: Side, b: Side, mode: Mode, words: Sequence[str]) -> AbOutcome:
     versions = {"python": platform.python_version()}
     try:
         versions["spark_prof"] = version("spark-prof")
     except PackageNotFoundError:
         versions["spark_prof"] = "of a checkout"
-    return Result(
+    return AbOutcome(
         model=command.model,
         mode="one engine" if mode.one else "two engines",
         mode_why=mode.why,
@@ -144,7 +144,7 @@ def _facts(name: Literal["a", "b"], side: Side, command: EngineCommand) -> SideF
     )
 
 
-def run_one_engine(setting: Setting) -> None:
+def run_one_engine(setting: AbRun) -> None:
     """Measures both sides in one engine, and keeps each part as it comes."""
     swaps = SwapSettings({"a": setting.a.swaps, "b": setting.b.swaps}, twin=True)
     setting.say("starting the engine with both sides")
@@ -164,7 +164,7 @@ def run_one_engine(setting: Setting) -> None:
                 keep_machine(setting, sampler)
 
 
-def possible(setting: Setting, facts: Facts) -> tuple[Shape, ...]:
+def possible(setting: AbRun, facts: Facts) -> tuple[MeasuredShape, ...]:
     """The shapes that the engine can run; the result says why the others are missing."""
     why = {shape: impossible(shape, facts) for shape in setting.shapes}
     for line in filter(None, why.values()):
@@ -175,7 +175,7 @@ def possible(setting: Setting, facts: Facts) -> tuple[Shape, ...]:
     return possible_shapes
 
 
-def check_live(setting: Setting) -> None:
+def check_live(setting: AbRun) -> None:
     """Raises CommandError where side b is made of swaps and none of them is live."""
     ranks = setting.keeper.result.swaps
     swaps = [swap for rank in ranks for swap in rank.swaps if swap.side == "b"]
@@ -186,10 +186,10 @@ def check_live(setting: Setting) -> None:
 
 
 def _gate(
-    setting: Setting,
+    setting: AbRun,
     engine: Engine,
     facts: Facts,
-    shapes: tuple[Shape, ...],
+    shapes: tuple[MeasuredShape, ...],
     layers: tuple[LayerError, ...],
 ) -> bool:
     """Whether the sides agree at each batch size."""
@@ -207,8 +207,8 @@ def _gate(
 
 
 def _generations(
-    setting: Setting, facts: Facts, shapes: Sequence[Shape]
-) -> Iterator[tuple[Shape, Batch, Path]]:
+    setting: AbRun, facts: Facts, shapes: Sequence[MeasuredShape]
+) -> Iterator[tuple[MeasuredShape, PromptBatch, Path]]:
     """What the gate generates at each batch size, and the file for side a's logits."""
     for shape in shapes:
         if shape.phase == "decode":
@@ -221,9 +221,15 @@ def _generations(
 
 
 def _measure(
-    setting: Setting, engine: Engine, facts: Facts, shapes: tuple[Shape, ...], sampler: Sampler
+    setting: AbRun,
+    engine: Engine,
+    facts: Facts,
+    shapes: tuple[MeasuredShape, ...],
+    sampler: Sampler,
 ) -> None:
-    def timed(shape: Shape, sides: tuple[str, str]) -> tuple[Estimate, tuple[Step, ...]]:
+    def timed(
+        shape: MeasuredShape, sides: tuple[str, str]
+    ) -> tuple[Estimate, tuple[TimedStep, ...]]:
         steps = time_quads(engine, shape, facts, setting.options.seconds, sides)
         quads, dropped = make_quads(steps, sides)
         steady = keep_steady(quads, sampler.samples())
@@ -252,7 +258,9 @@ def _measure(
             attribute(setting, bundles, shape)
 
 
-def recorded(shapes: Sequence[Shape], runs: Sequence[Run]) -> tuple[Shape, ...]:
+def recorded(
+    shapes: Sequence[MeasuredShape], runs: Sequence[SideComparison]
+) -> tuple[MeasuredShape, ...]:
     """The shapes of which kernels are recorded.
 
     The first that decodes, at the shortest context. Where the host was behind there, what the
@@ -273,7 +281,7 @@ def recorded(shapes: Sequence[Shape], runs: Sequence[Run]) -> tuple[Shape, ...]:
 
 
 def _keep_itself(
-    setting: Setting, shape: Shape, estimate: Estimate, *, captured_again: bool = False
+    setting: AbRun, shape: MeasuredShape, estimate: Estimate, *, captured_again: bool = False
 ) -> None:
     """Adds side a against itself to the result."""
     test = aa_test(estimate, captured_again=captured_again)
@@ -284,10 +292,10 @@ def _keep_itself(
 
 
 def _device_alone(
-    setting: Setting,
+    setting: AbRun,
     engine: Engine,
     facts: Facts,
-    shape: Shape,
+    shape: MeasuredShape,
     name: str,  # of the side in the engine
     ahead: float | None,  # the share of its steps in which the host was ahead
     step_us: float | None,
@@ -308,9 +316,11 @@ def _device_alone(
     return alone_us
 
 
-def _keep_run(setting: Setting, shape: Shape, estimate: Estimate, *of_sides: float | None) -> None:
+def _keep_run(
+    setting: AbRun, shape: MeasuredShape, estimate: Estimate, *of_sides: float | None
+) -> None:
     """Adds a measurement to the result, with one line of progress."""
-    run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate, *of_sides)
+    run = SideComparison(shape.phase, shape.requests, shape.prompt_tokens, estimate, *of_sides)
     setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
     gain, line = estimate.gain, estimate.missing
     if gain is not None:
@@ -324,15 +334,19 @@ def _keep_run(setting: Setting, shape: Shape, estimate: Estimate, *of_sides: flo
 class _Starts:
     """Engines of one side each, one after the other, and what they have brought until now."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: AbRun) -> None:
         self._setting = setting
-        self._floors: dict[Shape, tuple[Position, ...]] = {}
-        self._times: dict[Shape, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._steps: dict[Shape, dict[str, list[Step]]] = defaultdict(lambda: defaultdict(list))
-        self._device_us: dict[Shape, dict[str, float]] = defaultdict(dict)
+        self._floors: dict[MeasuredShape, tuple[Position, ...]] = {}
+        self._times: dict[MeasuredShape, dict[str, list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        self._steps: dict[MeasuredShape, dict[str, list[TimedStep]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        self._device_us: dict[MeasuredShape, dict[str, float]] = defaultdict(dict)
         self._bundles: dict[str, Bundle | None] = {}
         self._layers: tuple[LayerError, ...] = ()
-        self._shapes: tuple[Shape, ...] = ()
+        self._shapes: tuple[MeasuredShape, ...] = ()
         self._agreed = True
 
     @property
@@ -416,7 +430,7 @@ class _Starts:
             attribute(setting, self._bundles, self._shapes[0])
 
 
-def run_two_engines(setting: Setting) -> None:
+def run_two_engines(setting: AbRun) -> None:
     """Measures every shape in each engine, one engine after the other."""
     starts = _Starts(setting)
     count = setting.options.starts
@@ -448,7 +462,7 @@ def _renamed(rank: RankSwaps, name: str) -> RankSwaps:
     return replace(rank, swaps=tuple(replace(swap, side=name) for swap in rank.swaps))
 
 
-def _tell_itself(setting: Setting, shape: Shape, a_us: list[float], steps: int) -> None:
+def _tell_itself(setting: AbRun, shape: MeasuredShape, a_us: list[float], steps: int) -> None:
     """Side a against itself, between its starts."""
     if len(a_us) < 4:
         setting.keeper.miss(

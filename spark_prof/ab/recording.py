@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.measuring import Shape, longest_generation, slack
-from spark_prof.ab.messages import Batch, Facts, Generate, Rows, Switch, Times
-from spark_prof.ab.result import AHEAD, Recording, Result, host_ahead
-from spark_prof.ab.setting import Setting
+from spark_prof.ab.measuring import MeasuredShape, longest_generation, slack
+from spark_prof.ab.messages import Facts, Generate, PromptBatch, RankAnswers, Switch, Times
+from spark_prof.ab.result import AHEAD, AbOutcome, Recording, host_ahead
+from spark_prof.ab.setting import AbRun
 from spark_prof.analyzers.comparing.attribute_gain import summarize
-from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
+from spark_prof.analyzers.comparing.swap_attribution import SwapOnSide, Untraced
 from spark_prof.errors import CommandError
 from spark_prof.profiler.attach import requested
 from spark_prof.profiler.launcher import make_bundle
@@ -26,7 +26,7 @@ _FLUSH_SECONDS = 120.0
 
 
 def record(
-    setting: Setting, engine: Engine, facts: Facts, side: str, name: str, shape: Shape
+    setting: AbRun, engine: Engine, facts: Facts, side: str, name: str, shape: MeasuredShape
 ) -> Bundle | None:
     """A recording of one side, None where none could be made; the result says why."""
     folder = setting.options.folder / f"recording-{side}-{shape.requests}"
@@ -46,7 +46,7 @@ def record_side(
     engine: Engine,
     facts: Facts,
     side: str,
-    shape: Shape,
+    shape: MeasuredShape,
     folder: Path,
     command: Sequence[str],
     say: Callable[[str], None],
@@ -58,7 +58,7 @@ def record_side(
     processes = engine.recordable()
     if not processes.pids:
         raise CommandError("no process of the engine can be recorded; see the engine's log")
-    engine.ask(Switch(side), Rows, f"switching to side {side}")
+    engine.ask(Switch(side), RankAnswers, f"switching to side {side}")
     with requested(processes, settings, command, say) as (watcher, claim):
         engine.open(claim.folder, settings.pieces)
         # Everybody has taken the request when the ranks and the scheduler have said who they are.
@@ -67,7 +67,7 @@ def record_side(
         left, longest = _WARM_STEPS + 2 * _STEPS, longest_generation(shape, facts)
         while left > 0 and not watcher.all_finished():
             tokens = min(left, longest)
-            batch = Batch(shape.requests, shape.prompt_tokens, tokens + slack(shape))
+            batch = PromptBatch(shape.requests, shape.prompt_tokens, tokens + slack(shape))
             engine.ask(Generate(batch), Times, f"recording side {side}")
             left -= tokens
         finished = watcher.wait(watcher.all_finished, 5.0)
@@ -84,7 +84,7 @@ def _all_there(watcher: Watcher) -> bool:
     )
 
 
-def attribute(setting: Setting, bundles: Mapping[str, Bundle | None], shape: Shape) -> None:
+def attribute(setting: AbRun, bundles: Mapping[str, Bundle | None], shape: MeasuredShape) -> None:
     """Adds where the gain came from to the result, if both sides were recorded."""
     a, b = bundles.get("a"), bundles.get("b")
     if a is None or b is None:
@@ -98,9 +98,9 @@ def attribute(setting: Setting, bundles: Mapping[str, Bundle | None], shape: Sha
     setting.keeper.add(attributions=(attribution,))
 
 
-def _swapped(result: Result) -> tuple[Swapped, ...]:
+def _swapped(result: AbOutcome) -> tuple[SwapOnSide, ...]:
     return tuple(
-        Swapped(swap.side, swap.slot, swap.name, swap.kernel)
+        SwapOnSide(swap.side, swap.slot, swap.name, swap.kernel)
         for rank in result.swaps
         if rank.rank == 0
         for swap in rank.swaps
@@ -108,9 +108,9 @@ def _swapped(result: Result) -> tuple[Swapped, ...]:
     )
 
 
-def _untraced(result: Result, shape: Shape) -> Untraced | None:
+def _untraced(result: AbOutcome, shape: MeasuredShape) -> Untraced | None:
     for run in result.runs:
-        if Shape(run.phase, run.requests, run.prompt_tokens) == shape:
+        if MeasuredShape(run.phase, run.requests, run.prompt_tokens) == shape:
             a_us, b_us = run.estimate.a_us, run.estimate.b_us
             if a_us is not None and b_us is not None:
                 # Where the host is ahead a step takes what the device alone needs.

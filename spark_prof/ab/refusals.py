@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.machine import may_have_gpu
-from spark_prof.ab.measuring import Shape, impossible_by_options
+from spark_prof.ab.measuring import MeasuredShape, impossible_by_options
 from spark_prof.ab.sides import OWN_KERNELS, Side
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.errors import CommandError
@@ -61,7 +61,11 @@ def refuse(command: EngineCommand, sides: Iterable[Side]) -> None:
 
 
 def refuse_shapes(
-    command: EngineCommand, sides: Iterable[Side], shapes: Sequence[Shape], *, refuse_any: bool
+    command: EngineCommand,
+    sides: Iterable[Side],
+    shapes: Sequence[MeasuredShape],
+    *,
+    refuse_any: bool,
 ) -> None:
     """Raises CommandError where options that were typed forbid what is to be measured.
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from spark_prof.ab.accuracy_gate import Figures, Verdict
+from spark_prof.ab.accuracy_gate import GateVerdict, LogitFigures
 from spark_prof.ab.statistics import (
     AATest,
     Effect,
@@ -104,7 +104,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Machine:
+class RunConditions:
     """What the figures must be read with."""
 
     gpu: str = ""  # name as the driver tells it; empty without a GPU
@@ -147,7 +147,7 @@ class SideFacts:
 
 
 @dataclass(frozen=True)
-class Run:
+class SideComparison:
     """One comparison of the sides."""
 
     phase: Literal["decode", "prefill"]  # of the steps that are timed
@@ -183,7 +183,7 @@ class Gate:
     """Whether both sides say the same at one batch size."""
 
     requests: int  # the batch size
-    verdict: Verdict  # what came out
+    verdict: GateVerdict  # what came out
     prompt_tokens: int = USUAL_CONTEXT  # of each request
 
 
@@ -197,7 +197,7 @@ class Recording:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class AbOutcome:
     """Everything that a run found until now."""
 
     # Others tell the file by its first bytes.
@@ -209,14 +209,16 @@ class Result:
     command: tuple[str, ...]  # of spark-prof, word by word; secret values are hidden
     taken: str  # when it began, ISO 8601 in UTC
     sides: tuple[SideFacts, SideFacts]  # a, then b
-    machine: Machine = Machine()  # on which, and how it was
+    machine: RunConditions = RunConditions()  # on which, and how it was
     versions: dict[str, str] = field(default_factory=dict)  # of what took part, by package
     swaps: tuple[RankSwaps, ...] = ()
     """What became of them, a rank each; with two engines those of both, one after another."""
     gates: tuple[Gate, ...] = ()
     """One a batch size and context. Without one, nothing tells whether the sides agree."""
     aa: tuple[AARun, ...] = ()  # side a against itself, before the sides were compared
-    runs: tuple[Run, ...] = ()  # one a batch size and context, then one a prompt's length
+    runs: tuple[
+        SideComparison, ...
+    ] = ()  # one a batch size and context, then one a prompt's length
     attributions: tuple[Attribution, ...] = ()
     """Where the gain came from, one a recorded batch size."""
     recordings: tuple[Recording, ...] = ()  # what those rest on
@@ -227,7 +229,7 @@ class Result:
     """Every part was done. A result that is not was written by a run that goes on or was killed."""
 
 
-def to_json(result: Result) -> bytes:
+def to_json(result: AbOutcome) -> bytes:
     """Writes a result as JSON, the kind first; a figure that is not finite is null."""
     return msgspec.json.format(msgspec.json.encode(_plain(asdict(result))), indent=2) + b"\n"
 
@@ -236,9 +238,9 @@ Kind = TypeVar("Kind")
 _LARGEST_FILE = 64 << 20
 
 
-def from_json(text: bytes, source: str = "the result") -> Result:
+def from_json(text: bytes, source: str = "the result") -> AbOutcome:
     """Reads what `to_json` wrote."""
-    return decoded(text, Result, "ab", source)
+    return decoded(text, AbOutcome, "ab", source)
 
 
 def decoded(text: bytes, kind: type[Kind], command: str, source: str) -> Kind:
@@ -265,7 +267,7 @@ def _plain(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path) -> AbOutcome:
     """Reads a result."""
     return from_json(text_of(path), str(path))
 
@@ -280,12 +282,12 @@ Outcome = Effect | Literal["gate failed", "not live"]
 """What a whole result says of it; "not live" where none of its swaps took the place of a kernel."""
 
 
-def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
+def effect_of(run: SideComparison, aa: Sequence[AARun]) -> Effect:
     """What a run says, by the rule of `spark_prof.ab.statistics`: its whole interval decides."""
     return effect_of_gain(run.estimate.gain, floor_of(run, aa) or 0.0)
 
 
-def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
+def floor_of(run: SideComparison, aa: Sequence[AARun]) -> float | None:
     """The share below which no effect is claimed; None where a was never compared with itself."""
     floors = [
         float(floor(test_run.test.passed, test_run.test.floor, test_run.captured_again))
@@ -294,18 +296,18 @@ def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
     return max(floors, default=None)
 
 
-def host_ahead(run: Run) -> bool:
+def host_ahead(run: SideComparison) -> bool:
     """Whether the device did not wait for the host, on neither side: all is kernels."""
     return all(share is not None and share >= AHEAD for share in (run.ahead_a, run.ahead_b))
 
 
-def host_behind(run: Run) -> tuple[str, ...]:
+def host_behind(run: SideComparison) -> tuple[str, ...]:
     """The sides whose device waited for the host in most of the steps."""
     sides = (("a", run.ahead_a), ("b", run.ahead_b))
     return tuple(side for side, share in sides if share is not None and share < _BEHIND)
 
 
-def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
+def detectable_in(run: SideComparison, aa: Sequence[AARun]) -> float | None:
     """The minimum detectable effect as a share, by the whole rule; None where it is not known."""
     if why_unknown(run.estimate):
         return None
@@ -317,18 +319,18 @@ def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
     return minimum_effect(spread_of(run.estimate), tests)
 
 
-def with_detectable(run: Run, aa: Sequence[AARun]) -> Run:
+def with_detectable(run: SideComparison, aa: Sequence[AARun]) -> SideComparison:
     """The run as it stands in a result: its minimum detectable effect is that of the whole rule."""
     return replace(run, estimate=replace(run.estimate, detectable=detectable_in(run, aa)))
 
 
-def _itself(run: Run, aa: Sequence[AARun]) -> list[AARun]:
+def _itself(run: SideComparison, aa: Sequence[AARun]) -> list[AARun]:
     """The tests of side a against itself at the run's batch size, or else all of them."""
     tests = [test_run for test_run in aa if test_run.test.floor is not None]
     return [test_run for test_run in tests if test_run.requests == run.requests] or tests
 
 
-def chosen_run(result: Result) -> Run | None:
+def chosen_run(result: AbOutcome) -> SideComparison | None:
     """The run that answers for the result: the smallest batch that decodes and has a gain.
 
     Without one with a gain the smallest batch, without decoding the first prompt's length.
@@ -345,7 +347,7 @@ def chosen_run(result: Result) -> Run | None:
     )
 
 
-def decided(figures: Figures) -> bool:
+def decided(figures: LogitFigures) -> bool:
     """Whether more than rounding decides what both sides say at most of the positions.
 
     At fewer positions than the gate needs in all, nothing is decided either.
@@ -354,7 +356,7 @@ def decided(figures: Figures) -> bool:
     return clear >= _FEWEST_DECIDED and 2 * clear > figures.positions
 
 
-def has_random_weights(result: Result) -> bool:
+def has_random_weights(result: AbOutcome) -> bool:
     """Whether an engine had random weights, by its arguments or by what it said itself."""
     return result.random_weights or any(
         (option_value(side.arguments, "--load-format") or "").lower() == "dummy"
@@ -362,7 +364,7 @@ def has_random_weights(result: Result) -> bool:
     )
 
 
-def outcome_of(result: Result) -> Outcome:
+def outcome_of(result: AbOutcome) -> Outcome:
     """What a result says of side b."""
     if any(not gate.verdict.passed for gate in result.gates):
         return "gate failed"
@@ -372,14 +374,14 @@ def outcome_of(result: Result) -> Outcome:
     return effect_of(run, result.aa) if run else "not told"
 
 
-def exit_code(result: Result) -> int:
+def exit_code(result: AbOutcome) -> int:
     """1 where the gate failed, 2 where the run ended early, else 0."""
     if outcome_of(result) == "gate failed":
         return 1
     return 2 if result.failure else 0
 
 
-def _none_live(result: Result) -> bool:
+def _none_live(result: AbOutcome) -> bool:
     """Whether side b differs in swaps only, and all of them fell back."""
     if result.mode != "one engine" or not result.sides[1].swaps or not result.swaps:
         return False

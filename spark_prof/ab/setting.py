@@ -11,13 +11,13 @@ from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler
-from spark_prof.ab.measuring import Shape
+from spark_prof.ab.measuring import MeasuredShape
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.result import (
     USUAL_CONTEXT,
+    AbOutcome,
     Range,
     RankSwaps,
-    Result,
     SideCosts,
     to_json,
 )
@@ -33,11 +33,11 @@ class Keeper:
     """The result of a run that goes on, on disk after every part, and as a page at the end."""
 
     def __init__(
-        self, folder: Path, result: Result, draw: Callable[[Result], str] = lambda _: ""
+        self, folder: Path, result: AbOutcome, draw: Callable[[AbOutcome], str] = lambda _: ""
     ) -> None:
         self._draw = draw
         self.folder = folder
-        self.result: Result = redacted_value(result)
+        self.result: AbOutcome = redacted_value(result)
         self._write()
 
     def add(self, **parts: tuple[Any, ...]) -> None:
@@ -96,19 +96,19 @@ class Options:
     at_once: bool = False  # engines of several starts load at the same time
 
     @property
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[MeasuredShape, ...]:
         """What is measured, decoding first."""
         decode = (
-            Shape("decode", size, context)
+            MeasuredShape("decode", size, context)
             for context in sorted(self.contexts)
             for size in self.batch_sizes
         )
-        prefill = (Shape("prefill", 1, length) for length in self.prefill)
+        prefill = (MeasuredShape("prefill", 1, length) for length in self.prefill)
         return (*decode, *prefill)
 
 
 @dataclass(frozen=True)
-class Setting:
+class AbRun:
     """One run."""
 
     command: EngineCommand  # the engine, without what the sides add
@@ -119,7 +119,7 @@ class Setting:
     say: Callable[[str], None]  # shows one line of progress
 
     @property
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[MeasuredShape, ...]:
         """What is measured, decoding first."""
         return self.options.shapes
 
@@ -135,7 +135,7 @@ class Setting:
         ]
         return Engine(command, environment, path, self.options.timeout, files=files)
 
-    def logits(self, shape: Shape) -> Path:
+    def logits(self, shape: MeasuredShape) -> Path:
         """The file in which side a's logits wait for the other side."""
         return self.options.folder.absolute() / f".logits-{shape.requests}-{shape.prompt_tokens}"
 
@@ -157,7 +157,7 @@ def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts
 
 
 def keep_facts(
-    setting: Setting,
+    setting: AbRun,
     facts: Facts,
     ranks: tuple[RankSwaps, ...],
     costs: Mapping[str, SideCosts],
@@ -195,7 +195,7 @@ def keep_facts(
         )
 
 
-def keep_machine(setting: Setting, sampler: Sampler) -> None:
+def keep_machine(setting: AbRun, sampler: Sampler) -> None:
     """Puts how the machine was while steps were timed into the result, beside what was known."""
     states = [sample.state for sample in sampler.samples()]
     before = setting.keeper.result.machine

@@ -41,7 +41,7 @@ Values = Any
 
 
 @dataclass(frozen=True)
-class Spread:
+class GainSpread:
     """How much a measured gain varies from run to run."""
 
     half_width: float  # of its 95 % interval, as a logarithm, without the clock's share
@@ -90,7 +90,7 @@ def floor(passed: Values, reach: Values, captured_again: bool) -> Values:
     return np.where(passed, least, np.maximum(reach, least))
 
 
-def minimum_effect(run: Spread, tests: Sequence[Spread] = ()) -> float:
+def minimum_effect(run: GainSpread, tests: Sequence[GainSpread] = ()) -> float:
     """The effect, as a share, that four of five runs like this one claim.
 
     Runs are simulated, each with an interval and tests of its own, as of a normal gain whose
@@ -117,7 +117,7 @@ def minimum_effect(run: Spread, tests: Sequence[Spread] = ()) -> float:
     return enough
 
 
-def _intervals(spread: Spread, place: int) -> tuple[Array, Array]:
+def _intervals(spread: GainSpread, place: int) -> tuple[Array, Array]:
     """Both ends of the interval in each simulated run, around a gain of exp(off)."""
     scale, deviation = _draws(spread.free, place)
     error = spread.half_width / (spread.wider * student_quantile(_TAIL, spread.free))
@@ -345,7 +345,9 @@ def has_spread(estimate: Estimate) -> bool:
     return shortest > _WIDEST * _CLOCK_US and estimate.quads > 2
 
 
-def spread_of(estimate: Estimate, *, itself: bool = False, captured_again: bool = False) -> Spread:
+def spread_of(
+    estimate: Estimate, *, itself: bool = False, captured_again: bool = False
+) -> GainSpread:
     """How much the gain varies from run to run."""
     gain = estimate.gain
     if gain is None or estimate.a_us is None or estimate.b_us is None:
@@ -353,7 +355,7 @@ def spread_of(estimate: Estimate, *, itself: bool = False, captured_again: bool 
     clock = _CLOCK_US / min(estimate.a_us, estimate.b_us)
     by = gain.value * clock
     passed = gain.low <= 1 <= gain.high
-    return Spread(
+    return GainSpread(
         half_width=math.log(max(gain.high - by, gain.value) / min(gain.low + by, gain.value)) / 2,
         free=estimate.quads - (1 if estimate.apart is None else 2),
         wider=1 + _TOO_WIDE / estimate.quads if estimate.apart is None else 1.0,

@@ -70,7 +70,7 @@ _FEWEST_STEPS = 4
 _CONTEXT_APART = 0.01
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True):
+class TimedStep(msgspec.Struct, frozen=True, array_like=True):
     """One step of the plan, as a worker's `spark_prof_times` tells it."""
 
     block: int  # its place in the plan, from 0
@@ -111,7 +111,7 @@ class Quad:
     """Start and end of each block since 1970, in ns, with its side."""
 
 
-def share_ahead(steps: Sequence[Step], side: str) -> float | None:
+def share_ahead(steps: Sequence[TimedStep], side: str) -> float | None:
     """The share of a side's steps in which the device did not wait for the host.
 
     None where nothing tells. A share of 1 says that kernels alone make the time of a step; with
@@ -122,13 +122,13 @@ def share_ahead(steps: Sequence[Step], side: str) -> float | None:
 
 
 def make_quads(
-    steps: Sequence[Step], sides: tuple[str, str] = ("a", "b")
+    steps: Sequence[TimedStep], sides: tuple[str, str] = ("a", "b")
 ) -> tuple[tuple[Quad, ...], tuple[Dropped, ...]]:
     """The quads of a plan, and those that are not whole.
 
     What counts of a block is the mean of the middle half of its steps.
     """
-    blocks: dict[int, list[Step]] = {}
+    blocks: dict[int, list[TimedStep]] = {}
     for step in steps:
         blocks.setdefault(step.block, []).append(step)
     quads: list[Quad] = []
@@ -166,7 +166,7 @@ def middle_mean(durations: Sequence[int]) -> float:
     return math.fsum(middle) / len(middle)
 
 
-def _unusable(counted: list[list[Step]], sides: tuple[str, str]) -> str:
+def _unusable(counted: list[list[TimedStep]], sides: tuple[str, str]) -> str:
     """Why four blocks are no quad; empty where they are one."""
     if any(len(block) < _FEWEST_STEPS for block in counted):
         fewest = min(len(block) for block in counted)
@@ -184,16 +184,16 @@ def _unusable(counted: list[list[Step]], sides: tuple[str, str]) -> str:
 
 
 def _mean(
-    blocks: Sequence[list[Step]], side: str, of_block: Callable[[list[Step]], float]
+    blocks: Sequence[list[TimedStep]], side: str, of_block: Callable[[list[TimedStep]], float]
 ) -> float:
     """The mean of a figure of the blocks of a side."""
     figures = [of_block(block) for block in blocks if block[0].side == side]
     return math.fsum(figures) / len(figures)
 
 
-def _context(block: list[Step]) -> float:
+def _context(block: list[TimedStep]) -> float:
     return math.fsum(step.context_tokens for step in block) / len(block)
 
 
-def _time_us(block: list[Step]) -> float:
+def _time_us(block: list[TimedStep]) -> float:
     return middle_mean([step.duration_ns for step in block]) / 1e3

@@ -50,7 +50,7 @@ class DatasetRecording:
 
 
 @dataclass(frozen=True)
-class Failure:
+class ReadFailure:
     """A recording that could not be read, and why."""
 
     name: str
@@ -64,7 +64,7 @@ class Dataset:
     name: str  # the folder or URL
     # The shortest median decode step first, those without decode steps last.
     recordings: tuple[DatasetRecording, ...]
-    failures: tuple[Failure, ...]  # by name
+    failures: tuple[ReadFailure, ...]  # by name
 
 
 def recording_of(bundle: Bundle, name: str) -> DatasetRecording:

@@ -31,12 +31,12 @@ from spark_prof.arrays import Flags
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.measured import Measured
+from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.traces.readers.engine_log import EngineLog
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class RecordedFacts:
     """The tables of one rank that all topics of a report are computed from, each read once.
 
     Facts(bundle, 0).sums.groupby("component")["ns"].sum()
@@ -53,9 +53,9 @@ class Facts:
     rank: int
     batch: int | None = None
     log: EngineLog | None = None
-    measured: Measured | None = None
+    measured: MeasuredMachine | None = None
     results: Sequence[BenchmarkResult] = ()
-    every_batch: Facts | None = None
+    every_batch: RecordedFacts | None = None
 
     @cached_property
     def timed(self) -> bool:

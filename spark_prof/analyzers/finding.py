@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spark_prof.analyzers.typed_command import NONE, Command
+from spark_prof.analyzers.typed_command import NONE, TypedCommand
 
 _LONGEST = 60  # characters of a subject in a key
 
@@ -48,9 +48,9 @@ class Finding:
     components: tuple[str, ...] = ()  # whose kernels it is about; empty where it is about none
     subject: str = ""  # what tells it from others of its rule; empty where there is but one
     key: str = ""  # its own in a document, and the same in another of the same run: id:subject
-    command: Command = NONE  # what to type next; empty where nothing is
+    command: TypedCommand = NONE  # what to type next; empty where nothing is
     measured: str = ""  # what the command's kernel was measured to bring, and where
-    verify: Command = NONE  # what to type after the change: it shows whether that helped
+    verify: TypedCommand = NONE  # what to type after the change: it shows whether that helped
     # Of a token, which its gain would come out of, as in `findings.claims`; empty where untold.
     parts: tuple[str, ...] = ()
     within: str = ""  # the finding whose gain holds all of this one's; empty where it has its own
@@ -66,7 +66,7 @@ def first_sentence(text: str) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
-def keyed(findings: Iterable[Finding], verify: Command = NONE) -> tuple[Finding, ...]:
+def keyed(findings: Iterable[Finding], verify: TypedCommand = NONE) -> tuple[Finding, ...]:
     """The findings with their keys, and with this way to verify them where they have no other."""
     rows, counts, keys = tuple(findings), Counter[str](), {}
     # Figures change from run to run, and the order with them; texts begin with names.

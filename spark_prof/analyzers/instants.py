@@ -62,7 +62,7 @@ def with_own_starts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Work:
+class RunWork:
     """Everything that ran, in order of start."""
 
     start: Int64s  # ns
@@ -122,13 +122,13 @@ class OwnedTime:
         return passed
 
 
-def attribute(work: Work, begin: Int64s, finish: Int64s, kinds: int) -> Attributed:
+def attribute(work: RunWork, begin: Int64s, finish: Int64s, kinds: int) -> Attributed:
     """Attributes every instant of some windows, of which none begins before the last one ends."""
     return attribute_rows(work, begin, finish, kinds)[0]
 
 
 def attribute_rows(
-    work: Work, begin: Int64s, finish: Int64s, kinds: int
+    work: RunWork, begin: Int64s, finish: Int64s, kinds: int
 ) -> tuple[Attributed, OwnedTime]:
     """As `attribute`, with the part of each row."""
     totals = [np.zeros((len(begin), kinds)) for _ in range(3)]
@@ -158,7 +158,7 @@ def attribute_rows(
 
 
 def _block(
-    work: Work,
+    work: RunWork,
     block: slice,
     latest: Int64s,
     windows: tuple[Int64s, Int64s],
@@ -194,7 +194,7 @@ def _block(
     return first, window_times.reshape(-1, kinds), np.flatnonzero(shares) + block.start
 
 
-def _between_kernels(work: Work, begin: Int64s, finish: Int64s, latest: Int64s) -> Floats:
+def _between_kernels(work: RunWork, begin: Int64s, finish: Int64s, latest: Int64s) -> Floats:
     """How long nothing ran between the first and the last kernel that starts in each window."""
     idle_between = np.zeros(len(begin))
     kernels = np.flatnonzero(work.kernel)
@@ -224,7 +224,7 @@ class _Shared(NamedTuple):
 
 
 def _add_shared(
-    work: Work, rows: Int64s, windows: tuple[Int64s, Int64s], totals: list[Floats]
+    work: RunWork, rows: Int64s, windows: tuple[Int64s, Int64s], totals: list[Floats]
 ) -> _Shared:
     """Adds rows that overlap each other or run across edges of windows, by the two clocks."""
     if not len(rows):

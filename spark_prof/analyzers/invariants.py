@@ -83,7 +83,7 @@ class Checking:
 
 
 @dataclass(frozen=True)
-class Check:
+class InvariantCheck:
     """One thing that must hold."""
 
     id: str
@@ -113,7 +113,7 @@ def checked(figures: Figures, topic: str | None = None) -> tuple[Report, list[In
 
 
 def _without_broken(
-    figures: Figures, report: Report, checks: Iterable[Check], tables: Collection[str]
+    figures: Figures, report: Report, checks: Iterable[InvariantCheck], tables: Collection[str]
 ) -> tuple[Report, list[Invariant]]:
     rows: list[Invariant] = []
     for check in checks:
@@ -123,7 +123,7 @@ def _without_broken(
     return report, rows
 
 
-def _rows(check: Check, broken: Sequence[Broken] | None) -> list[Invariant]:
+def _rows(check: InvariantCheck, broken: Sequence[Broken] | None) -> list[Invariant]:
     if not broken:
         return [Invariant(check.id, None if broken is None else True, check.holds, "")]
     rows = [Invariant(check.id, False, one.text, one.where) for one in broken[:_MOST]]
@@ -368,15 +368,15 @@ _LOOKED_AT: Mapping[str, Collection[str]] = dict.fromkeys(_FLOORS, ("tokens", "f
 TOPICS = {"floor-": "roofline", "layers-": "conversions"}
 """A topic that all checks are made for whose name begins so."""
 
-FLOOR_CHECKS: tuple[Check, ...] = (
-    Check(
+FLOOR_CHECKS: tuple[InvariantCheck, ...] = (
+    InvariantCheck(
         "floor-kernel",
         "No kernel is faster than its bytes and its arithmetic allow.",
         _FLOORS,
         lambda checking: kernel_floors(checking.report, checking.figures.kernels),
         _without_floors,
     ),
-    Check(
+    InvariantCheck(
         "floor-step",
         "No step is faster than its bytes allow.",
         _FLOORS,
@@ -386,20 +386,21 @@ FLOOR_CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 """The checks of lower bounds, which come before those that the waterfall is drawn for."""
 
-PART_CHECKS: tuple[Check, ...] = (
+PART_CHECKS: tuple[InvariantCheck, ...] = (
     # What fails it is in no tolerance of the times after it.
-    Check("union-once", "What overlaps counts once over the whole window.", _TIMES, _union,
+    InvariantCheck("union-once", "What overlaps counts once over the whole window.", _TIMES, _union,
         _without_parts),
-    Check("no-negative", "No part of any time is negative.", _TIMES, _negative, _without_parts),
-    Check("adds-up", "Parts add up to the whole.", _TIMES, _sums, _without_parts),
-    Check(
+    InvariantCheck("no-negative", "No part of any time is negative.", _TIMES, _negative,
+        _without_parts),
+    InvariantCheck("adds-up", "Parts add up to the whole.", _TIMES, _sums, _without_parts),
+    InvariantCheck(
         "layers-alike",
         "Layers of one kind run the same kernels.",
         _LAYERS,
         lambda checking: layers_alike(checking.figures.layers),
         _without_layer_counts,
     ),
-    Check(
+    InvariantCheck(
         "layers-found",
         "The layers found are the layers of the model.",
         _LAYERS,

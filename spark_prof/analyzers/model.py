@@ -28,8 +28,8 @@ from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.pauses import Pauses
 from spark_prof.analyzers.prefill.prefill_rows import Prefill
 from spark_prof.analyzers.rank_layout import Parallel
-from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
-from spark_prof.analyzers.requests.request_rows import Served
+from spark_prof.analyzers.recorded_run import MarkerRow, RecordedGpu, RecordingSetup
+from spark_prof.analyzers.requests.request_rows import RequestSummary
 from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, StreamedWeights
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
@@ -190,8 +190,8 @@ class Broken:
 class Report:
     """Everything that one report says."""
 
-    run: Run
-    gpu: Gpu
+    run: RecordingSetup
+    gpu: RecordedGpu
     steps: Steps
     books: tuple[Books, ...]  # one for all steps first, then one a phase; none without times
     # First step's start to last step's end, without what lies between two flushed pieces.
@@ -214,7 +214,7 @@ class Report:
     pauses: Pauses | None = None  # None where the recording does not tell, or had none
     counters: Counters | None = None  # None where the hardware counters were not sampled
     markers: tuple[MarkerRow, ...] = ()  # the recorded NVTX ranges that took the longest
-    requests: Served | None = None  # that the scheduler saw; None where it was not recorded
+    requests: RequestSummary | None = None  # that the scheduler saw; None where it was not recorded
     clients: tuple[ClientRow, ...] = ()  # what load generators saw of the same server
     machine_code: tuple[CodeRow, ...] = ()  # of its kernels, the most expensive first
     conflicts: tuple[Conflict, ...] = ()  # names that counters or code contradict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spark_prof.analyzers.layer_consistency import by_kind
-from spark_prof.analyzers.summary import Summary
+from spark_prof.analyzers.summary import ReportWithRows
 from spark_prof.errors import CommandError
 
 _KEYS = ["component", "role", "name"]
@@ -39,7 +39,7 @@ class OneLayer:
     kernels: tuple[LayerKernel, ...]
 
 
-def layer_of(summary: Summary, layer: int) -> OneLayer:
+def layer_of(summary: ReportWithRows, layer: int) -> OneLayer:
     """A layer of a report: of its decode steps, or where none decodes of the most frequent ones."""
     phases = summary.steps["phase"].astype(str)
     counts = phases.value_counts()

@@ -26,7 +26,7 @@ class Team:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RankLayout:
     """The sizes of the run's parallel groups and the recorded ranks in them."""
 
     tensor: int
@@ -80,7 +80,7 @@ class Parallel:
         return ", ".join(self.sizes) or f"{self.world} rank{'s' * (self.world > 1)}"
 
 
-def layout_of(bundle: Bundle) -> Layout:
+def layout_of(bundle: Bundle) -> RankLayout:
     """The arrangement that the ranks' own facts tell; all ranks one team where they tell none."""
     facts = [bundle.facts(rank) for rank in bundle.ranks]
     sizes_of_run = max((sizes for fact in facts if (sizes := _sizes(fact))), default=None)
@@ -106,7 +106,7 @@ def layout_of(bundle: Bundle) -> Layout:
     )
     missing = tuple(sorted(set(range(tensor * pipeline * data)) - set(bundle.ranks)))
     crosses = replicas > 1 and _has_experts(bundle)
-    return Layout(
+    return RankLayout(
         tensor, pipeline, data, teams, missing, crosses, sizes_of_run is not None, replicas
     )
 

@@ -35,7 +35,7 @@ from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.facts import Facts
+from spark_prof.analyzers.facts import RecordedFacts
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
@@ -61,9 +61,16 @@ from spark_prof.analyzers.rank_layout import Parallel, parallel_of
 from spark_prof.analyzers.ranks.rank_rows import rank_row
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.analyzers.ranks.replica_load import replica_load
-from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run, gpu_of, markers_of, run_of
+from spark_prof.analyzers.recorded_run import (
+    MarkerRow,
+    RecordedGpu,
+    RecordingSetup,
+    gpu_of,
+    markers_of,
+    run_of,
+)
 from spark_prof.analyzers.report_notes import notes_of, notes_of_dependent, notes_of_timed
-from spark_prof.analyzers.requests.request_rows import Served
+from spark_prof.analyzers.requests.request_rows import RequestSummary
 from spark_prof.analyzers.requests.served import served_of
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.roofline.step_roofline import roofline_of
@@ -88,24 +95,24 @@ class RecordedReport(LazyReport):
             depend on that size is taken over.
     """
 
-    facts: Facts
+    facts: RecordedFacts
     every_batch: Report | None
     findings: tuple[Finding, ...] = ()
     answers: tuple[Answer, ...] = ()
     invariants: tuple[Invariant, ...] = ()
 
-    def __init__(self, facts: Facts, every_batch: Report | None = None) -> None:
+    def __init__(self, facts: RecordedFacts, every_batch: Report | None = None) -> None:
         super().__init__()
         vars(self).update(facts=facts, every_batch=every_batch)
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> RecordingSetup:
         """What was recorded, and with what."""
         run = self._run
         return replace(run, swaps=swaps_of(self.facts.bundle, self.facts.rank, self.kernels))
 
     @cached_property
-    def gpu(self) -> Gpu:
+    def gpu(self) -> RecordedGpu:
         """The GPU of the rank."""
         return gpu_of(self.facts.bundle.facts(self.facts.rank))
 
@@ -217,7 +224,7 @@ class RecordedReport(LazyReport):
         return pauses_of(self.facts.bundle, self.facts.rank)
 
     @cached_property
-    def requests(self) -> Served | None:
+    def requests(self) -> RequestSummary | None:
         """The requests that the scheduler saw."""
         if self.every_batch is not None:
             return self.every_batch.requests
@@ -355,7 +362,7 @@ class RecordedReport(LazyReport):
         )
 
     @cached_property
-    def _run(self) -> Run:
+    def _run(self) -> RecordingSetup:
         """The run without its swaps, which kernels tell."""
         facts = self.facts
         return run_of(facts.bundle, facts.rank, facts.placed, facts.steps)

@@ -24,7 +24,7 @@ _PLAIN = r"(?!-)[\w./:~+=@%-]{1,1000}"  # a path or a URL that no shell reads ot
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordingSetup:
     """What was recorded, and with what; a text is empty where the recording does not tell it."""
 
     source: str
@@ -72,7 +72,7 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class RecordedGpu:
     """The GPU that was recorded; the processor's name and None for a CPU engine."""
 
     name: str
@@ -91,11 +91,11 @@ class MarkerRow:
     us: float  # time from begin to end on the host, ranges inside them included
 
 
-def run_of(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame) -> Run:
+def run_of(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame) -> RecordingSetup:
     """What the bundle tells of the run of a rank; kernels need `kind`, steps `start_ns`."""
     facts = bundle.facts(rank)
     on_cpu = bool(len(kernels)) and bool((kernels["kind"] == "op").all())
-    return Run(
+    return RecordingSetup(
         source=_source(bundle),
         model=_model_name(facts),
         command=shlex.join(bundle.meta.command),
@@ -174,11 +174,11 @@ def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
     return str(gpu.get("name") or "unknown"), str(capability) if capability else None
 
 
-def gpu_of(facts: Mapping[str, Any]) -> Gpu:
+def gpu_of(facts: Mapping[str, Any]) -> RecordedGpu:
     """The GPU of a rank, or the processor of a CPU engine, by what its worker said of itself."""
     gpu, (name, capability) = mapping_in(facts, "gpu"), device_of(facts)
     vendor = gpu.get("vendor") or ("NVIDIA" if name.startswith("NVIDIA") else None)
-    return Gpu(
+    return RecordedGpu(
         name,
         capability,
         str(vendor) if vendor else None,

@@ -18,7 +18,7 @@ from spark_prof.analyzers.classify.classifier import finishes_gemm, is_gemm
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import model_folder
 from spark_prof.analyzers.roofline.launches import Launch, launches_of
-from spark_prof.analyzers.roofline.needs import Shape, ranks_of, shape_of
+from spark_prof.analyzers.roofline.needs import ModelShape, ranks_of, shape_of
 from spark_prof.analyzers.roofline.step_roofline import streamed_weights
 from spark_prof.analyzers.roofline.weight_bytes import PRODUCTS, Weights
 from spark_prof.analyzers.summary import summary_of
@@ -63,7 +63,7 @@ class RecordedWork:
         return self.shape.slots if isinstance(self.shape, DenseShape) else frozenset({"moe"})
 
 
-class LeftOut(NamedTuple):
+class UnplacedKernels(NamedTuple):
     """Kernels of a step that no piece of work stands for."""
 
     component: str
@@ -82,7 +82,7 @@ class RecordedRun:
     tokens: tuple[int, ...]  # of its decode steps, the most frequent first; at most 16
     work: tuple[RecordedWork, ...]
     kernels: float  # of a step, copies left out; a mean
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[UnplacedKernels, ...]
 
 
 def recorded_work(bundle: Bundle) -> RecordedRun:
@@ -136,7 +136,7 @@ class _Unknown(NamedTuple):
     why: str
 
 
-class _Place(NamedTuple):
+class _WeightLocation(NamedTuple):
     """Where a weight is multiplied with."""
 
     component: str
@@ -146,21 +146,21 @@ class _Place(NamedTuple):
 
 
 def _pieces(
-    weights: Iterable[Weights], facts: Mapping[str, Any], shape: Shape
-) -> Mapping[Piece | _Unknown, Sequence[_Place]]:
+    weights: Iterable[Weights], facts: Mapping[str, Any], shape: ModelShape
+) -> Mapping[Piece | _Unknown, Sequence[_WeightLocation]]:
     of_layers: dict[tuple[str, int], list[Weights]] = defaultdict(list)
     for weight in weights:
         if weight.elements and weight.component in PRODUCTS:
             of_layers[weight.component, weight.layer].append(weight)
-    pieces: dict[Piece | _Unknown, list[_Place]] = defaultdict(list)
+    pieces: dict[Piece | _Unknown, list[_WeightLocation]] = defaultdict(list)
     for (component, layer), products in of_layers.items():
         if component == "experts":
             what = _experts(products, facts, shape)
-            pieces[what].append(_Place(component, layer, 0, 0))
+            pieces[what].append(_WeightLocation(component, layer, 0, 0))
             continue
         products.sort(key=lambda weight: weight.order)
         for number, product in enumerate(products):
-            place = _Place(component, layer, number, len(products))
+            place = _WeightLocation(component, layer, number, len(products))
             pieces[_matrix(product, shape.hidden, model_folder(facts, "model"))].append(place)
     return pieces
 
@@ -185,7 +185,7 @@ def _of_product(name: str) -> bool:
 
 
 def _recordings(
-    places: Sequence[_Place], by_place: Mapping[int, _ByPlace], attributed: Counter[str]
+    places: Sequence[_WeightLocation], by_place: Mapping[int, _ByPlace], attributed: Counter[str]
 ) -> Iterator[tuple[int, Recorded]]:
     """What was run at each number of tokens, where that is the same in all layers."""
     for tokens, launches in by_place.items():
@@ -207,7 +207,7 @@ def _recordings(
         yield tokens, Recorded(usual, us, len(calls_of_usual), proven)
 
 
-def _call(launches: Sequence[Launch], place: _Place) -> list[Launch]:
+def _call(launches: Sequence[Launch], place: _WeightLocation) -> list[Launch]:
     """The kernels of one call; none where it is not known which they are."""
     if not place.products:
         return list(launches)
@@ -235,7 +235,7 @@ def _matrix(weight: Weights, hidden: int, model: str) -> Piece | _Unknown:
 
 
 def _experts(
-    products: Sequence[Weights], facts: Mapping[str, Any], shape: Shape
+    products: Sequence[Weights], facts: Mapping[str, Any], shape: ModelShape
 ) -> Piece | _Unknown:
     read = Config(mapping_in(facts, "model_config"))
     form: Any = {"bfloat16": "bf16"}.get(products[0].dtype, products[0].dtype)
@@ -262,7 +262,7 @@ def _experts(
 
 def _left_out(
     of_all: Counter[str], attributed: Counter[str], unknown: Mapping[str, str], steps: int
-) -> Iterator[LeftOut]:
+) -> Iterator[UnplacedKernels]:
     for component, kernels in (of_all - attributed).most_common():
         why = unknown.get(component, "")
         if not why:
@@ -270,4 +270,4 @@ def _left_out(
             why = "beside its products" if beside else "no matrix and no experts"
             if component in PRODUCTS and not beside:
                 why = "which of them multiply with which weight is not known"
-        yield LeftOut(component, kernels / steps, why)
+        yield UnplacedKernels(component, kernels / steps, why)

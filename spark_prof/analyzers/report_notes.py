@@ -10,7 +10,7 @@ from spark_prof.analyzers.attribution.placement import unseen_captures
 from spark_prof.analyzers.breakdown import Coverage
 from spark_prof.analyzers.note import Note
 from spark_prof.analyzers.pauses import pauses_of
-from spark_prof.analyzers.recorded_run import Run
+from spark_prof.analyzers.recorded_run import RecordingSetup
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.token_time import FEWEST_TIMED
 from spark_prof.traces.bundle import Bundle
@@ -42,7 +42,7 @@ def notes_of_timed(steps: Steps, timed: int) -> Iterator[str]:
         )
 
 
-def notes_of_dependent(sums: pd.DataFrame, run: Run, all_us: float) -> Iterator[str]:
+def notes_of_dependent(sums: pd.DataFrame, run: RecordingSetup, all_us: float) -> Iterator[str]:
     """What is to be known of the times of kernels that start early, in the first such phase.
 
     Args:

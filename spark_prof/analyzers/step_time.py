@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.instants import Attributed, OwnedTime, Work, attribute_rows
+from spark_prof.analyzers.instants import Attributed, OwnedTime, RunWork, attribute_rows
 from spark_prof.analyzers.lookup import copies_in
 from spark_prof.analyzers.token_time import DECODING, TokenTime, token_times
 from spark_prof.arrays import Flags, Floats, Int64s
@@ -233,13 +233,13 @@ def step_weights(phase_of: pd.Series, windows: pd.DataFrame | None = None) -> Fl
     return weights
 
 
-def _work(placed: pd.DataFrame) -> Work:
+def _work(placed: pd.DataFrame) -> RunWork:
     copies = copies_in(placed)
     kind = placed["component"].cat.codes.to_numpy()
     if copies.any():
         kind = np.where(copies, np.int8(CODES["memcpy"]), kind)
     start, end = placed["start_ns"].to_numpy(), placed["end_ns"].to_numpy()
-    return Work(start, end, kind, ~copies)
+    return RunWork(start, end, kind, ~copies)
 
 
 def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:

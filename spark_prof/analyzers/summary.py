@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from spark_prof.analyzers.checked_report import CheckedReport
-from spark_prof.analyzers.facts import Facts
+from spark_prof.analyzers.facts import RecordedFacts
 from spark_prof.analyzers.invariants import Figures
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_batch import OneBatchReport
@@ -17,19 +17,19 @@ from spark_prof.analyzers.views.waterfall import whole
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.traces.measured import Measured
+from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.traces.readers.engine_log import EngineLog
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
+class ReportWithRows:
     """A report whose topics are computed when they are read, and the rows that it sums up.
 
     summary_of(bundle).report.conversions.us
     """
 
     report: Report
-    facts: Facts
+    facts: RecordedFacts
 
     @property
     def kernels(self) -> pd.DataFrame:
@@ -56,7 +56,7 @@ def summarize(
     bundle: Bundle,
     rank: int | None = None,
     log: EngineLog | None = None,
-    measured: Measured | None = None,
+    measured: MeasuredMachine | None = None,
     results: Sequence[BenchmarkResult] = (),
     batch: int | None = None,
 ) -> Report:
@@ -71,10 +71,10 @@ def summary_of(
     bundle: Bundle,
     rank: int | None = None,
     log: EngineLog | None = None,
-    measured: Measured | None = None,
+    measured: MeasuredMachine | None = None,
     results: Sequence[BenchmarkResult] = (),
     batch: int | None = None,
-) -> Summary:
+) -> ReportWithRows:
     """The report of one rank of a bundle, the lowest if None, with the rows that it was made of.
 
     Its topics are read from the bundle when they are first asked for. Where several batch sizes
@@ -97,7 +97,7 @@ def summary_of(
         raise CommandError(f"{bundle.label} has no rank {rank}; it has {ranks}")
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.label} has no step of rank {rank}; record again")
-    facts = Facts(bundle, rank, batch, log, measured, results)
+    facts = RecordedFacts(bundle, rank, batch, log, measured, results)
     report: Report = _checked(RecordedReport(facts))
     headline = report.steps.headline_and_screen
     if (
@@ -108,7 +108,7 @@ def summary_of(
     ):
         of_size = replace(facts, batch=headline.screen.batch, results=(), every_batch=facts)
         report = OneBatchReport(report, _checked(RecordedReport(of_size, report)))
-    return Summary(report, facts)
+    return ReportWithRows(report, facts)
 
 
 def _checked(report: RecordedReport) -> CheckedReport:

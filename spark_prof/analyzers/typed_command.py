@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from spark_prof.errors import one_line
 
 
-class Command(str):
+class TypedCommand(str):
     """A line that a person may type as it stands, with its words; empty for none."""
 
     words: tuple[str, ...]
 
-    def __new__(cls, text: str, words: Sequence[str] = ()) -> Command:
+    def __new__(cls, text: str, words: Sequence[str] = ()) -> TypedCommand:
         """The line."""
         line = super().__new__(cls, text)
         line.words = tuple(words)
@@ -31,11 +31,11 @@ class Command(str):
         return self.words[self.words.index("--") + 1 :] if "--" in self.words else ()
 
 
-NONE = Command("")
+NONE = TypedCommand("")
 _LONGEST = 1000  # characters of a command that somebody copies
 
 
-def command(*words: str) -> Command:
+def command(*words: str) -> TypedCommand:
     """A command of this program's own words, and of paths that were named at the command line.
 
         command("spark-prof", "report", "my run") == "spark-prof report 'my run'"
@@ -43,7 +43,7 @@ def command(*words: str) -> Command:
     Nothing where a word would not be shown as it is, or is a path that reads as an option.
     """
     text = shlex.join(words)
-    return Command(text, words) if text.isprintable() and len(text) <= _LONGEST else NONE
+    return TypedCommand(text, words) if text.isprintable() and len(text) <= _LONGEST else NONE
 
 
 def source_word(source: str) -> str:
@@ -51,31 +51,31 @@ def source_word(source: str) -> str:
     return f"./{source}" if source.startswith("-") else source
 
 
-def then(first: Command, second: Command) -> Command:
+def then(first: TypedCommand, second: TypedCommand) -> TypedCommand:
     """Both, the second where the first succeeds; the second alone where that is too long."""
     both = f"{first} && {second}"
     if not (first and second and len(both) <= _LONGEST):
         return second
-    return Command(both, (*first.words, "&&", *second.words))
+    return TypedCommand(both, (*first.words, "&&", *second.words))
 
 
-def commented(line: Command, comment: str) -> Command:
+def commented(line: TypedCommand, comment: str) -> TypedCommand:
     """The command with a remark of this program's own behind it."""
-    return Command(f"{line}  # {comment}", line.words) if line else NONE
+    return TypedCommand(f"{line}  # {comment}", line.words) if line else NONE
 
 
-def exports(variables: Mapping[str, str]) -> tuple[Command, ...]:
+def exports(variables: Mapping[str, str]) -> tuple[TypedCommand, ...]:
     """Lines that set variables which a table lets through."""
     return tuple(
-        Command(f"export {name}={shlex.quote(value)}")
+        TypedCommand(f"export {name}={shlex.quote(value)}")
         for name, value in variables.items()
         if value.isprintable()
     )
 
 
-def typed_by_user(text: str) -> Command:
+def typed_by_user(text: str) -> TypedCommand:
     """What the person at the command line typed in this very run, as one printable line."""
-    return Command(one_line(text))
+    return TypedCommand(one_line(text))
 
 
 def recorded(words: Sequence[str] | str) -> str:

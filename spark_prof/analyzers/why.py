@@ -13,7 +13,7 @@ from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.measured_gap import Gap, gap_of
 from spark_prof.analyzers.step_time import GAPS
-from spark_prof.analyzers.typed_command import Command, command, source_word
+from spark_prof.analyzers.typed_command import TypedCommand, command, source_word
 from spark_prof.analyzers.why_sides import ComponentCost, WhySide, parts_of_weights, resident_bytes
 from spark_prof.rules.gpus import Gpu
 from spark_prof.traces.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ class Next:
     """What to type next."""
 
     text: str  # before the command
-    command: Command
+    command: TypedCommand
     recorded_as: str = ""  # what the file says in place of one, as a finding's
 
 

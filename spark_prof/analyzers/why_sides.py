@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Question, Row, WeightsOfModel
+from spark_prof.analyzers.ceilings.ceiling_rows import Question, StreamedComponent, WeightsOfModel
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import peak_of, step_of
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.config import Config
@@ -133,7 +133,7 @@ def parts_of_weights(
     model: WeightsOfModel, gpu: Gpu, question: Question
 ) -> tuple[ComponentCost, ...]:
     """What each component of a model will read, the one that reads most first."""
-    of_component: dict[str, list[Row]] = defaultdict(list)
+    of_component: dict[str, list[StreamedComponent]] = defaultdict(list)
     for row in step_of(model, question).rows:
         if row.read:
             of_component[row.component].append(row)
@@ -141,7 +141,7 @@ def parts_of_weights(
     return tuple(sorted(parts, key=lambda part: -part.bytes))
 
 
-def _expected_part(component: str, rows: list[Row], gpu: Gpu) -> ComponentCost:
+def _expected_part(component: str, rows: list[StreamedComponent], gpu: Gpu) -> ComponentCost:
     """The rows of one component, which run one after another: each takes its own bound."""
     formats = dict.fromkeys(row.format for row in rows)
     computed = [expected(form, gpu) for form in formats if form not in _CACHE]

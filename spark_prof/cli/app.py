@@ -81,7 +81,7 @@ _TAKES = {
 """What an option takes, by its name, else by its type."""
 
 
-class _Command(TyperCommand):
+class _HelpCommand(TyperCommand):
     """Its help says what an option takes, not which type Python has for it."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -104,7 +104,7 @@ class _Command(TyperCommand):
 
 app.add_typer(kernels.group)
 for registered in (*app.registered_commands, *kernels.group.registered_commands):
-    registered.cls = _Command
+    registered.cls = _HelpCommand
 
 
 @app.callback(invoke_without_command=True)

@@ -13,7 +13,7 @@ from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.comparing.load_tests import LoadComparison
-    from spark_prof.dashboards.compare_report import Compared
+    from spark_prof.dashboards.compare_report import CompareRun
     from spark_prof.traces.resolve import Source
 
 _MOST = 25
@@ -63,7 +63,7 @@ def compare(
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
     from spark_prof.analyzers.comparing.comparison import side_names
     from spark_prof.analyzers.comparing.thresholds import check
-    from spark_prof.dashboards.compare_report import Compared, render_comparison
+    from spark_prof.dashboards.compare_report import CompareRun, render_comparison
     from spark_prof.dashboards.load_comparison import render_loads
     from spark_prof.datasets.compared import read_side, recordings_of
     from spark_prof.traces.checkpoint import is_model
@@ -87,7 +87,7 @@ def compare(
         compare_sides(a, side, (first, name)) for side, name in zip(rest, names, strict=True)
     )
     gate = tuple(check(comparison, gates) for comparison in comparisons) if gates else ()
-    compared = Compared(comparisons, gate)
+    compared = CompareRun(comparisons, gate)
     put(render_comparison(compared, drawn_as, whole=all_sections), out)
     if _failed(compared, strict):
         raise typer.Exit(1)
@@ -119,7 +119,7 @@ def _loads(sides: list[list[Source]], fail_on: list[str] | None) -> LoadComparis
     return compare_loads(a, b, (first, second))
 
 
-def _failed(compared: Compared, strict: bool) -> bool:
+def _failed(compared: CompareRun, strict: bool) -> bool:
     """Tells what became of every limit that was not kept; whether that is a failure."""
     from spark_prof.dashboards.compare_gate import reason
 

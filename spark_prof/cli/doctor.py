@@ -16,14 +16,14 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Question
+    from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings, Question
     from spark_prof.analyzers.fallbacks.audit_rows import Audit
     from spark_prof.analyzers.finding import Finding
-    from spark_prof.analyzers.typed_command import Command
+    from spark_prof.analyzers.typed_command import TypedCommand
     from spark_prof.dashboards.doctor_report import Diagnosis
     from spark_prof.dashboards.section import Layout
     from spark_prof.rules.gpus import Gpu
-    from spark_prof.traces.measured import Measured
+    from spark_prof.traces.measured import MeasuredMachine
     from spark_prof.traces.readers.engine_log import EngineLog
 
 _MOST = 1_000_000_000
@@ -51,8 +51,8 @@ def question_of(
 
 
 def model_ceilings(
-    folder: Path, question: Question, first: Gpu | None, measured: Measured | None
-) -> Ceilings:
+    folder: Path, question: Question, first: Gpu | None, measured: MeasuredMachine | None
+) -> CheckpointCeilings:
     """The ceilings of the model in a folder.
 
     Args:
@@ -60,14 +60,14 @@ def model_ceilings(
         measured: what a machine reached; its GPU is shown first and read at that bandwidth.
     """
     from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
-    from spark_prof.rules.gpus import GPUS, Figure, find_gpu
+    from spark_prof.rules.gpus import GPUS, SourcedFigure, find_gpu
     from spark_prof.traces.checkpoint import read_checkpoint
 
     here = find_gpu(measured.device, measured.compute_capability) if measured else None
     read = measured.value("read") if measured else None
     gpus = [first] if first else []
     if measured and here and read:
-        figure = Figure(read, f"measured on this machine, {measured.taken}")
+        figure = SourcedFigure(read, f"measured on this machine, {measured.taken}")
         gpus = [replace(here, read_bandwidth=figure), *(gpu for gpu in gpus if gpu != here)]
     short_names = {gpu.short for gpu in gpus}
     gpus += [gpu for gpu in GPUS if gpu.short not in short_names]
@@ -342,7 +342,9 @@ def _of_source(
         return report.audit, report.findings
 
 
-def _of_log(log: EngineLog, gpu: Gpu | None, verify: Command) -> tuple[Audit, tuple[Finding, ...]]:
+def _of_log(
+    log: EngineLog, gpu: Gpu | None, verify: TypedCommand
+) -> tuple[Audit, tuple[Finding, ...]]:
     from spark_prof.analyzers.fallbacks.audit import audit_of_log
     from spark_prof.analyzers.finding import keyed
     from spark_prof.analyzers.findings.audit_findings import findings_of_audit
@@ -358,7 +360,7 @@ def _known_issues(drawn_as: Layout) -> str:
     return render_known_issues(every_known_issue(), drawn_as)
 
 
-def _measured() -> Measured:
+def _measured() -> MeasuredMachine:
     from spark_prof.traces.measured import keep_measured
 
     try:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, say_json
+from spark_prof.cli.written import AnswerOption, WriteReceipt, say_json
 from spark_prof.errors import CommandError
 from spark_prof.extras import install_command
 
@@ -56,7 +56,7 @@ def explore(
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Whoever reaches the port may read.")
     ] = False,
-    kind: AnswerOption = Answer.TEXT,
+    kind: AnswerOption = WriteReceipt.TEXT,
 ) -> None:
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
@@ -85,7 +85,7 @@ def explore(
     serve(
         sources, rank or (), host, listening, allowed=allowed, token=token,
         show=_on_desktop() if show is None else show,
-        on_ready=tell if kind is Answer.JSON else None,
+        on_ready=tell if kind is WriteReceipt.JSON else None,
     )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def demo(
     ] = False,
     port: _Port = None,
     show: _Show = None,
-    kind: AnswerOption = Answer.TEXT,
+    kind: AnswerOption = WriteReceipt.TEXT,
 ) -> None:
     """Look at a recording of Qwen3-30B-A3B NVFP4 on an H100, without GPU, vLLM or model."""
     if pair:

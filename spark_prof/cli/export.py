@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
 
 
-class Format(StrEnum):
+class ExportFormat(StrEnum):
     """What is written."""
 
     PERFETTO = "perfetto"
@@ -36,7 +36,7 @@ def export(
         ),
     ],
     format: Annotated[  # noqa: A002 - the option's name is that of the other commands
-        Format | None,
+        ExportFormat | None,
         typer.Option(help="What to write; by default perfetto for a file, parquet for a folder."),
     ] = None,
     steps: Annotated[
@@ -61,7 +61,7 @@ def export(
     chosen_ranks = None if ranks is None else whole_numbers(ranks, "--ranks 0,3", least=0)
     selection = Selection(chosen_ranks, first, stop)
     with os_errors(f"cannot write {out}"):
-        if chosen is Format.PERFETTO:
+        if chosen is ExportFormat.PERFETTO:
             with opened(source) as bundle:
                 _write_trace(bundle, selection, out)
         else:
@@ -71,10 +71,10 @@ def export(
         say(f"wrote {out}")
 
 
-def _format_of(out: Path) -> Format:
+def _format_of(out: Path) -> ExportFormat:
     name = out.name.lower()
     if name.endswith((".json", ".json.gz")):
-        return Format.PERFETTO
+        return ExportFormat.PERFETTO
     if out.suffix.lower() in (".csv", ".parquet"):
         raise CommandError(
             f"{out}: there is a file for each table; name a folder and --format {out.suffix[1:]}"
@@ -83,7 +83,7 @@ def _format_of(out: Path) -> Format:
         raise CommandError(
             f"{out} ends neither in .json nor in .json.gz; say with --format what it is to be"
         )
-    return Format.PARQUET
+    return ExportFormat.PARQUET
 
 
 def _write_trace(bundle: Bundle, selection: Selection, out: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, print_json_answer
+from spark_prof.cli.written import AnswerOption, WriteReceipt, print_json_answer
 from spark_prof.datasets.engines import Executor
 from spark_prof.errors import CommandError
 
@@ -40,7 +40,7 @@ def import_traces(
     engine: Annotated[
         Executor, typer.Option(help="Where the recordings of --each are imported.")
     ] = Executor.LOCAL,
-    kind: AnswerOption = Answer.TEXT,
+    kind: AnswerOption = WriteReceipt.TEXT,
 ) -> None:
     """Make a bundle of what nsys, PyTorch's profiler, Proton, ncu or a load generator wrote."""
     if each_recording:
@@ -68,7 +68,7 @@ def import_traces(
 
 
 def _import_each(
-    files: list[str], out: Path, like: Path | None, engine: Executor, kind: Answer
+    files: list[str], out: Path, like: Path | None, engine: Executor, kind: WriteReceipt
 ) -> None:
     from spark_prof.datasets.every_recording import import_each
 

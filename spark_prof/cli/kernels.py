@@ -26,12 +26,12 @@ from spark_prof.cli.options import (
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.candidate import Candidate
-    from spark_prof.kernels.check.verdict import Verdict
+    from spark_prof.kernels.candidate import KernelCandidate
+    from spark_prof.kernels.check.verdict import CheckVerdict
     from spark_prof.kernels.registry import ReplacementKernel
 
 
-class Device(StrEnum):
+class DeviceOption(StrEnum):
     """Where kernels are checked."""
 
     AUTO = "auto"
@@ -117,8 +117,8 @@ def check(
     name: NameOption = None,
     slot: SlotOption = None,
     device: Annotated[
-        Device, typer.Option(help="Where to run; by default on the GPU if there is one.")
-    ] = Device.AUTO,
+        DeviceOption, typer.Option(help="Where to run; by default on the GPU if there is one.")
+    ] = DeviceOption.AUTO,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
     limit: Limit = None,
@@ -127,7 +127,7 @@ def check(
     """Check here that kernels compute what they should; exit with 1 if not."""
     drawn_as = laid_out(format, out, limit, section)
     user_slot = own_slot(name, slot)
-    verdicts: list[Verdict] = []
+    verdicts: list[CheckVerdict] = []
     kernels: Sequence[ReplacementKernel] = ()
     if user_slot:
         where, device_type = place_of(device)
@@ -140,14 +140,14 @@ def check(
         kernels = find(name)
         where, device_type = place_of(device, kernels[0])
         candidates = {cases: kernel.candidate() for cases, kernel in by_check(kernels).items()}
-    from spark_prof.dashboards.replacement_kernels import Checked, render_checks
+    from spark_prof.dashboards.replacement_kernels import KernelCheckRun, render_checks
     from spark_prof.kernels.check import runner
 
     for number, (cases, candidate) in enumerate(candidates.items(), 1):
         if cases:
             say(f"checking {cases} on {where}, {number} of {len(candidates)}")
         verdicts += runner.check(candidate, device_type)
-    checked = Checked(tuple(kernels), where, device_type, tuple(verdicts))
+    checked = KernelCheckRun(tuple(kernels), where, device_type, tuple(verdicts))
     put(render_checks(checked, drawn_as), out)
     if checked.number("failed"):
         raise typer.Exit(1)
@@ -167,12 +167,12 @@ def own_slot(name: str | None, slot: Slot | None) -> Slot | None:
     return slot
 
 
-def own_candidate(kernel: str, slot: Slot) -> Candidate:
+def own_candidate(kernel: str, slot: Slot) -> KernelCandidate:
     """Somebody's own kernel, `FILE.py:FUNCTION` or a name as in a swap."""
-    from spark_prof.kernels.candidate import Candidate
+    from spark_prof.kernels.candidate import KernelCandidate
     from spark_prof.swaps.own import load_builder
 
-    return Candidate(Path(kernel).name, slot.value, load_builder(kernel))
+    return KernelCandidate(Path(kernel).name, slot.value, load_builder(kernel))
 
 
 def _template_text(slot: Slot) -> str:
@@ -182,7 +182,7 @@ def _template_text(slot: Slot) -> str:
     return re.sub(_FOR_THIS_PROJECT, "", text)
 
 
-def place_of(device: Device, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
+def place_of(device: DeviceOption, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
     """Where to run, in words and as torch calls it; a kernel of the list is compiled to be sure.
 
     Raises:
@@ -194,21 +194,21 @@ def place_of(device: Device, kernel: ReplacementKernel | None = None) -> tuple[s
         raise CommandError(
             "PyTorch is not installed, on whose tensors kernels run; pip install torch"
         ) from error
-    if device is not Device.CPU and torch.cuda.is_available():
+    if device is not DeviceOption.CPU and torch.cuda.is_available():
         if kernel is not None:
             from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
 
             # Where nothing compiles, all cases would fail for the same reason.
             architecture = architecture_of(torch.cuda.get_device_capability())
             compile_code(kernel.function("codes")()[0], architecture)
-        return torch.cuda.get_device_name(), Device.CUDA.value
-    if device is Device.CUDA:
+        return torch.cuda.get_device_name(), DeviceOption.CUDA.value
+    if device is DeviceOption.CUDA:
         raise CommandError("there is no GPU here that PyTorch can use; leave out --device cuda")
     if kernel is not None:
         from spark_prof.kernels.runtime.launch import RUNNERS
 
-        if Device.CPU.value not in RUNNERS:
+        if DeviceOption.CPU.value not in RUNNERS:
             raise CommandError(
                 "there is no GPU here that PyTorch can use; kernels of the list need one"
             )
-    return "the CPU", Device.CPU.value
+    return "the CPU", DeviceOption.CPU.value

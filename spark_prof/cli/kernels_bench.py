@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from spark_prof.cli.kernels import (
-    Device,
+    DeviceOption,
     NameOption,
     Slot,
     SlotOption,
@@ -23,8 +23,8 @@ from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.recorded_work import RecordedRun
-    from spark_prof.kernels.bench.request import Request
-    from spark_prof.kernels.bench.results import Report
+    from spark_prof.kernels.bench.request import BenchRequest
+    from spark_prof.kernels.bench.results import BenchReport
     from spark_prof.kernels.registry import ReplacementKernel
 
 ModelOption = Annotated[
@@ -141,7 +141,7 @@ def _on_gpu(kernels: Sequence[ReplacementKernel]) -> None:
     Raises:
         CommandError: there is none.
     """
-    if place_of(Device.AUTO, kernels[0] if kernels else None)[1] != Device.CUDA.value:
+    if place_of(DeviceOption.AUTO, kernels[0] if kernels else None)[1] != DeviceOption.CUDA.value:
         raise CommandError(
             "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
         )
@@ -168,7 +168,7 @@ def bench_request(
     tokens: Sequence[int],
     source: str | None,
     name: str | None,
-) -> tuple[Request, RecordedRun | None]:
+) -> tuple[BenchRequest, RecordedRun | None]:
     """What to time: the layers of models, or those of a recording, which then is told too.
 
     Args:
@@ -178,10 +178,10 @@ def bench_request(
     Raises:
         CommandError: no layer fits.
     """
-    from spark_prof.kernels.bench.request import KINDS, Request
+    from spark_prof.kernels.bench.request import KINDS, BenchRequest
     from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
 
-    request = Request(models=models, tokens=tokens or TOKENS)
+    request = BenchRequest(models=models, tokens=tokens or TOKENS)
     if kernels:
         kinds = [kind for kind in KINDS if any(kernel.race == kind for kernel in kernels)]
         named = {form for kernel in kernels for form in kernel.formats}
@@ -217,7 +217,7 @@ def bench_request(
     return request, run
 
 
-def _measured(request: Request) -> tuple[Report, bool]:
+def _measured(request: BenchRequest) -> tuple[BenchReport, bool]:
     """Times what was asked for, each line as soon as it is known.
 
     Returns:
@@ -229,14 +229,14 @@ def _measured(request: Request) -> tuple[Report, bool]:
     import torch
 
     from spark_prof.kernels.bench.ceilings import measure_ceilings
-    from spark_prof.kernels.bench.results import Cell, Report, cell_line, machine_of
+    from spark_prof.kernels.bench.results import BenchCell, BenchReport, cell_line, machine_of
     from spark_prof.kernels.bench.run import run
 
     device = torch.device("cuda", torch.cuda.current_device())
-    report = Report(machine_of(device), measure_ceilings(device))
+    report = BenchReport(machine_of(device), measure_ceilings(device))
     for outcome in run(request, device):
         report.add(outcome)
-        say(cell_line(outcome, report.ceilings) if isinstance(outcome, Cell) else outcome.what)
+        say(cell_line(outcome, report.ceilings) if isinstance(outcome, BenchCell) else outcome.what)
     results = [r for cell in report.cells for r in cell.results if r.contestant == cell.subject]
     failures = [result for result in results if result.failed]
     if request.custom is None:

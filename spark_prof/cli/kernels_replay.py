@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.kernels import Device, group, place_of
+from spark_prof.cli.kernels import DeviceOption, group, place_of
 from spark_prof.cli.kernels_bench import FromOption, ModelOption, bench_request
 from spark_prof.cli.options import check_folder, say, write_whole
-from spark_prof.cli.written import Answer, AnswerOption, print_json_answer
+from spark_prof.cli.written import AnswerOption, WriteReceipt, print_json_answer
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.recorded_work import RecordedRun
-    from spark_prof.kernels.bench.request import Request
+    from spark_prof.kernels.bench.request import BenchRequest
     from spark_prof.kernels.bench.shapes import Piece
     from spark_prof.kernels.registry import ReplacementKernel
 
@@ -43,7 +43,7 @@ def replay(
     tokens: Annotated[
         int | None, typer.Option(min=1, max=16, help="Rows of activations; default 1.")
     ] = None,
-    kind: AnswerOption = Answer.TEXT,
+    kind: AnswerOption = WriteReceipt.TEXT,
 ) -> None:
     """Write a program that times one kernel and checks it, with the ncu line that profiles it."""
     from spark_prof.kernels.registry import find
@@ -58,7 +58,7 @@ def replay(
         raise CommandError(f"{name}: only a matrix, experts and a choice of experts are replayed")
     if kernel.layer == "experts" and not {"nvfp4", "mxfp4"}.intersection(kernel.formats):
         raise CommandError(f"{name}: only experts in nvfp4 and mxfp4 are replayed")
-    place_of(Device.CPU)  # PyTorch is there: configurations are its modules'
+    place_of(DeviceOption.CPU)  # PyTorch is there: configurations are its modules'
     from spark_prof.kernels.bench.replay import replay_file, shape_of_text
 
     request, recorded = None, None
@@ -88,7 +88,7 @@ def replay(
 
 
 def _one_of(
-    request: Request, kernel: ReplacementKernel, shape: str | None, weights: str | None
+    request: BenchRequest, kernel: ReplacementKernel, shape: str | None, weights: str | None
 ) -> Piece:
     """The only piece of work that fits.
 

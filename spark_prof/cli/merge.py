@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, print_json_answer
+from spark_prof.cli.written import AnswerOption, WriteReceipt, print_json_answer
 from spark_prof.dashboards.units import counted
 from spark_prof.errors import CommandError
 
@@ -33,7 +33,7 @@ def merge(
             "--same-run", help="Take them for one run, whatever their steps and clocks say."
         ),
     ] = False,
-    kind: AnswerOption = Answer.TEXT,
+    kind: AnswerOption = WriteReceipt.TEXT,
 ) -> None:
     """Join the ranks of one run that were recorded on several hosts, on one clock."""
     if len(sources) < 2:
@@ -82,7 +82,7 @@ def salvage(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder that a killed recording wrote into.")
     ],
-    kind: AnswerOption = Answer.TEXT,
+    kind: AnswerOption = WriteReceipt.TEXT,
 ) -> None:
     """Make a bundle of everything that a killed recording had flushed."""
     from spark_prof.profiler.launcher import quarters

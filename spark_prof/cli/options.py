@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from spark_prof.dashboards.section import Bounds, Layout
+from spark_prof.dashboards.section import DocumentBounds, Layout
 from spark_prof.errors import CommandError, one_line, os_errors
 
 Kind = TypeVar("Kind")
@@ -90,7 +90,7 @@ def laid_out(
         check_folder(out.absolute().parent)
     on_terminal = out is None and sys.stdout.isatty()
     width = terminal_width() if on_terminal else 100
-    return Layout(kind.value, width, takes_color(out), Bounds(limit, tuple(section or ())))
+    return Layout(kind.value, width, takes_color(out), DocumentBounds(limit, tuple(section or ())))
 
 
 def put(drawn: str, out: Path | None) -> None:
@@ -174,7 +174,7 @@ AllSections = Annotated[bool, typer.Option("--all", help="Every section, not the
 
 def run_layout(kind: Format, limit: int | None, section: Sequence[str] | None) -> Layout:
     """How to print the result of a run of engines."""
-    return Layout(kind.value, terminal_width(), bounds=Bounds(limit, tuple(section or ())))
+    return Layout(kind.value, terminal_width(), bounds=DocumentBounds(limit, tuple(section or ())))
 
 
 def run_folder(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
 
 
-class Format(StrEnum):
+class RowFormat(StrEnum):
     """How the rows are written."""
 
     TEXT = "text"
@@ -27,8 +27,8 @@ class Format(StrEnum):
 
 
 _ENDINGS = {
-    ".txt": Format.TEXT, "": Format.TEXT, ".csv": Format.CSV, ".json": Format.JSON,
-    ".parquet": Format.PARQUET,
+    ".txt": RowFormat.TEXT, "": RowFormat.TEXT, ".csv": RowFormat.CSV, ".json": RowFormat.JSON,
+    ".parquet": RowFormat.PARQUET,
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def query(
         ),
     ],
     format: Annotated[  # noqa: A002 - the option's name is that of the other commands
-        Format | None,
+        RowFormat | None,
         typer.Option(help="How to write the rows; by default text, or what OUT's ending says."),
     ] = None,
     out: OutOption = None,
@@ -50,9 +50,9 @@ def query(
     if len(sources) < 2:
         raise CommandError('give a source and a query: spark-prof query DIR "SHOW TABLES"')
     chosen = format or format_by_ending(out, _ENDINGS)
-    if chosen is Format.PARQUET and out is None:
+    if chosen is RowFormat.PARQUET and out is None:
         raise CommandError("Parquet is no text; say with -o which file to write")
-    if chosen is Format.PARQUET and limit is not None:
+    if chosen is RowFormat.PARQUET and limit is not None:
         raise CommandError("Parquet gets all rows; say LIMIT in the query instead of --limit")
     if out is not None:
         check_folder(out.absolute().parent)
@@ -66,7 +66,7 @@ def query(
                 show(text.removesuffix("\n"))
             return
         with os_errors(f"cannot write {out}"):
-            if chosen is Format.PARQUET:
+            if chosen is RowFormat.PARQUET:
                 path = result.write_parquet()
                 with open(path, "rb") as source:
                     write_whole(out, lambda file: shutil.copyfileobj(source, file))

@@ -12,12 +12,12 @@ import typer
 
 from spark_prof.cli.live import closing_screen, live_screen
 from spark_prof.cli.options import next_report, say, whole_numbers
-from spark_prof.cli.written import Answer, AnswerOption, print_json_answer, stdout_is_ours
+from spark_prof.cli.written import AnswerOption, WriteReceipt, print_json_answer, stdout_is_ours
 from spark_prof.errors import CommandError
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 
 
-class Backend(StrEnum):
+class BackendOption(StrEnum):
     """What watches the kernels."""
 
     AUTO = "auto"
@@ -74,7 +74,9 @@ def record(
             "--steady.",
         ),
     ] = None,
-    backend: Annotated[Backend, typer.Option(help="What watches the kernels.")] = Backend.AUTO,
+    backend: Annotated[
+        BackendOption, typer.Option(help="What watches the kernels.")
+    ] = BackendOption.AUTO,
     counters: Annotated[
         bool, typer.Option("--counters", help="Also sample the GPU's hardware counters.")
     ] = False,
@@ -95,7 +97,7 @@ def record(
             "--live/--no-live", help="Show times and kernels while it records, in a terminal."
         ),
     ] = True,
-    answer: AnswerOption = Answer.TEXT,
+    answer: AnswerOption = WriteReceipt.TEXT,
 ) -> int:
     """Run COMMAND, record every step of its vLLM engine, and write a bundle."""
     if stop:
@@ -117,7 +119,7 @@ def record(
         duty_cycle = "25/50"
     if steady and warmup_steps:
         raise CommandError("--steady waits by itself until steps settle; leave out --warmup-steps")
-    if nvtx and (attach or backend not in (Backend.AUTO, Backend.CUPTI)):
+    if nvtx and (attach or backend not in (BackendOption.AUTO, BackendOption.CUPTI)):
         raise CommandError(
             "--nvtx needs the CUPTI backend from the start of a command; leave it out "
             "(the nsys backend keeps NVTX in its own report)"
@@ -144,9 +146,9 @@ def record(
         counters=counters,
         nvtx=nvtx,
     )
-    screen = live_screen(settings.pieces) if live and answer is Answer.TEXT else None
+    screen = live_screen(settings.pieces) if live and answer is WriteReceipt.TEXT else None
     if attach:
-        if backend is Backend.NSYS:
+        if backend is BackendOption.NSYS:
             raise CommandError(
                 "nsys cannot begin to watch a running server; start it under 'spark-prof record "
                 "--backend nsys -- vllm serve ...'"

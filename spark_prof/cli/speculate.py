@@ -90,7 +90,7 @@ def speculate(
     """Find how many tokens to draft, by batch size: cost, acceptance, and the option to set."""
     from spark_prof.ab.command import container_note, engine_command
     from spark_prof.dashboards.speculate_report import render_speculate
-    from spark_prof.speculate.plan import Options
+    from spark_prof.speculate.plan import SpeculateOptions
     from spark_prof.speculate.requests import read_requests
     from spark_prof.speculate.run import run_speculate
 
@@ -102,7 +102,7 @@ def speculate(
     sizes = sorted(options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST))
     lengths = options.whole_numbers(contexts, "--contexts 128", most=_MOST)
     prompts = read_requests(requests) if requests else ()
-    plan = Options(
+    plan = SpeculateOptions(
         folder, tuple(counts), tuple(sizes), lengths, minutes, seconds,
         _acceptance(acceptance, recording, server), prompts, answer_tokens, at_once,
         not no_proof, timeout,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
 
 
-class Answer(StrEnum):
+class WriteReceipt(StrEnum):
     """How a command that writes something says what it wrote."""
 
     TEXT = "text"
@@ -31,13 +31,13 @@ class Answer(StrEnum):
 
 
 AnswerOption = Annotated[
-    Answer, typer.Option("--format", help="How to say what came of it; JSON goes to stdout.")
+    WriteReceipt, typer.Option("--format", help="How to say what came of it; JSON goes to stdout.")
 ]
 Kind = Literal["bundle", "bundles", "zip", "perfetto", "csv", "parquet", "program"]
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteRecord:
     """What was written."""
 
     command: str  # that wrote it, without its options
@@ -64,10 +64,10 @@ def print_json_answer(
         then: what to type next, by default `report`.
         bundle: what was written, whose figures are told too.
     """
-    if answer != Answer.JSON:
+    if answer != WriteReceipt.JSON:
         return False
     then = report_command(path) if then is None else then
-    record = Written(command, str(path), kind, then, tuple(notes), exit_code=exit_code)
+    record = WriteRecord(command, str(path), kind, then, tuple(notes), exit_code=exit_code)
     if bundle is not None:
         from spark_prof.analyzers.summary import summary_of
 
@@ -91,9 +91,9 @@ def say_json(record: object) -> None:
 
 
 @contextmanager
-def stdout_is_ours(answer: Answer) -> Iterator[None]:
+def stdout_is_ours(answer: WriteReceipt) -> Iterator[None]:
     """Where JSON is the answer, what commands print meanwhile goes to stderr."""
-    if answer is Answer.TEXT:
+    if answer is WriteReceipt.TEXT:
         yield
         return
     sys.stdout.flush()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spark_prof.ab.accuracy_gate import Verdict
+from spark_prof.ab.accuracy_gate import GateVerdict
 from spark_prof.ab.result import (
     USUAL_CONTEXT,
+    AbOutcome,
     Gate,
-    Result,
-    Run,
+    SideComparison,
     chosen_run,
     decided,
     detectable_in,
@@ -21,7 +21,7 @@ from spark_prof.ab.result import (
 from spark_prof.ab.statistics import Effect, Interval
 from spark_prof.dashboards.units import (
     MISSING,
-    Figure,
+    WrittenFigure,
     between,
     clean,
     count,
@@ -38,7 +38,7 @@ _LONGEST_SIDE = 40
 """Characters of what a side swaps, up to which it stands for the side in a sentence."""
 
 
-def answer(result: Result) -> str:
+def answer(result: AbOutcome) -> str:
     """The first line of a report: whether side b is faster, by how much, and what agrees."""
     line = _answer(result)
     if result.failure and outcome_of(result) != "not live":
@@ -46,7 +46,7 @@ def answer(result: Result) -> str:
     return line if result.finished else f"{line} (not finished)"
 
 
-def headline(result: Result) -> tuple[tuple[str, str], ...]:
+def headline(result: AbOutcome) -> tuple[tuple[str, str], ...]:
     """Figures of the run that answers, each with its name."""
     run = chosen_run(result)
     figures: list[tuple[str, str]] = []
@@ -64,7 +64,7 @@ def headline(result: Result) -> tuple[tuple[str, str], ...]:
     return tuple(figures)
 
 
-def doubts(result: Result) -> Iterator[str]:
+def doubts(result: AbOutcome) -> Iterator[str]:
     """What takes from the answer, a sentence each: what else changed, and an unsteady machine."""
     run = chosen_run(result)
     if run is None or outcome_of(result) in ("gate failed", "not live"):
@@ -110,7 +110,7 @@ def interval(gain: Interval | None) -> str:
     return f"{gain.low:.{digits}f} to {gain.high:.{digits}f}"
 
 
-def times(run: Run) -> str:
+def times(run: SideComparison) -> str:
     """The times of both sides: 3.27 -> 2.58 ms, with more digits where they are close."""
     gain = run.estimate.gain
     close = gain is not None and abs(gain.value - 1) < _CLOSE
@@ -118,16 +118,16 @@ def times(run: Run) -> str:
     return between(write(run.estimate.a_us), write(run.estimate.b_us), "->")
 
 
-def step_time(us: float | None) -> Figure:
+def step_time(us: float | None) -> WrittenFigure:
     """Writes the time of a step with the digits that a gain of a tenth of a per cent needs."""
     if us is None:
-        return Figure(MISSING)
+        return WrittenFigure(MISSING)
     if abs(us) >= 999.95:
-        return Figure(f"{us / 1000:,.3f} ms", us, "ms")
-    return Figure(f"{us:.1f} us", us, "us")
+        return WrittenFigure(f"{us / 1000:,.3f} ms", us, "ms")
+    return WrittenFigure(f"{us:.1f} us", us, "us")
 
 
-def what_ran(run: Run) -> str:
+def what_ran(run: SideComparison) -> str:
     """Which steps a run timed: batch 8, or prefill 1,024, the prompt's tokens."""
     if run.phase == "decode":
         return decoded_at(run.requests, run.prompt_tokens)
@@ -141,7 +141,7 @@ def decoded_at(requests: int, context: int) -> str:
     return f"batch {requests}{where}"
 
 
-def _unit(run: Run) -> str:
+def _unit(run: SideComparison) -> str:
     return "token" if run.phase == "decode" else "prompt"
 
 
@@ -152,7 +152,7 @@ def agreement(fraction: float | None) -> str:
     return "100 %" if fraction == 1 else f"{math.floor(1000 * fraction) / 10:.1f} %"
 
 
-def _side(result: Result, place: int) -> str:
+def _side(result: AbOutcome, place: int) -> str:
     """What a side is called: its own words, without those of both sides."""
     words = [clean(side.name).split() for side in result.sides]
     distinct = [
@@ -162,7 +162,7 @@ def _side(result: Result, place: int) -> str:
     return name if len(name) <= _LONGEST_SIDE else "ab"[place]
 
 
-def _answer(result: Result) -> str:
+def _answer(result: AbOutcome) -> str:
     outcome, b, than = outcome_of(result), _side(result, 1), f"than {_side(result, 0)}"
     if outcome == "gate failed":
         failed = [gate for gate in result.gates if not gate.verdict.passed]
@@ -192,7 +192,7 @@ def _answer(result: Result) -> str:
     return f"{b} is not faster {than}: no effect {unit} was seen {gain} {where}{tail}"
 
 
-def _inverse(run: Run) -> str:
+def _inverse(run: SideComparison) -> str:
     gain = run.estimate.gain
     if gain is None or min(gain.value, gain.low, gain.high) <= 0:
         return MISSING
@@ -200,13 +200,13 @@ def _inverse(run: Run) -> str:
     return f"{_factor(turned)} (95 % {interval(turned)})"
 
 
-def _by(result: Result) -> str:
+def _by(result: AbOutcome) -> str:
     """A side that quantizes computes something else: its gain is not the kernel's alone."""
     changed = any(gate.verdict.bits == "changed" for gate in result.gates)
     return ", by quantization + kernel" if changed else ""
 
 
-def _other_runs(result: Result, chosen: Run) -> str:
+def _other_runs(result: AbOutcome, chosen: SideComparison) -> str:
     """Runs that say something else than the one that answers."""
     effect = effect_of(chosen, result.aa)
     other = [
@@ -218,7 +218,7 @@ def _other_runs(result: Result, chosen: Run) -> str:
     return f"; {', '.join(other)}" if other else ""
 
 
-def _same_answers(result: Result, run: Run) -> str:
+def _same_answers(result: AbOutcome, run: SideComparison) -> str:
     """Whether both sides say the same, as far as the positions that were compared decide it."""
     verdict = _verdict_of(result, run)
     if verdict is None or verdict.figures is None:
@@ -241,7 +241,7 @@ def _same_answers(result: Result, run: Run) -> str:
     return f"{_alone(verdict)}; at {positions} {agree}{near}, KL {kl}"
 
 
-def _alone(verdict: Verdict) -> str:
+def _alone(verdict: GateVerdict) -> str:
     """What the swapped layers say, each tried by itself."""
     layers = verdict.layers
     if not layers:
@@ -253,17 +253,17 @@ def _alone(verdict: Verdict) -> str:
     return f"{of} {count(len(layers))} swapped layers {does}, each tried alone"
 
 
-def _verdict_of(result: Result, run: Run | None) -> Verdict | None:
+def _verdict_of(result: AbOutcome, run: SideComparison | None) -> GateVerdict | None:
     """The gate's at the run's batch size and context, else the first."""
     gates = sorted(result.gates, key=lambda gate: run is None or not _is_of(gate, run))
     return gates[0].verdict if gates else None
 
 
-def _is_of(gate: Gate, run: Run) -> bool:
+def _is_of(gate: Gate, run: SideComparison) -> bool:
     return (gate.requests, gate.prompt_tokens) == (run.requests, run.prompt_tokens)
 
 
-def _why(result: Result) -> str:
+def _why(result: AbOutcome) -> str:
     reasons = [s.why for rank in result.swaps for s in rank.swaps if s.side == "b" and s.why]
     return f": {_short(reasons[0])}" if reasons else ""
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_json, with_detectable
+from spark_prof.ab.result import (
+    AbOutcome,
+    effect_of,
+    exit_code,
+    outcome_of,
+    to_json,
+    with_detectable,
+)
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, doubts, headline
 from spark_prof.dashboards.ab_short import short_ab
@@ -19,7 +26,7 @@ from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Document, Section
 
 
-def render_ab(result: Result, layout: Layout, *, whole: bool = True, source: str = "") -> str:
+def render_ab(result: AbOutcome, layout: Layout, *, whole: bool = True, source: str = "") -> str:
     """Draws a result, of a run that finished or did not, in a format.
 
     Args:
@@ -36,7 +43,7 @@ def render_ab(result: Result, layout: Layout, *, whole: bool = True, source: str
     return draw(drawn, dict, layout, lambda: ab_figures(result))
 
 
-def _record(result: Result) -> dict[str, Any]:
+def _record(result: AbOutcome) -> dict[str, Any]:
     """The result as its file holds it, by the rule of this version, and what it comes to."""
     runs = tuple(with_detectable(run, result.aa) for run in result.runs)
     record: dict[str, Any] = msgspec.json.decode(to_json(replace(result, runs=runs)))
@@ -47,13 +54,13 @@ def _record(result: Result) -> dict[str, Any]:
     }
 
 
-def document(result: Result, *, each_layer: bool, source: str = "") -> Document:
+def document(result: AbOutcome, *, each_layer: bool, source: str = "") -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
     sections = _sections(result, each_layer, source)
     return section.document(answer(result), headline(result), sections, doubts(result))
 
 
-def _sections(result: Result, each_layer: bool, source: str) -> Iterator[Section]:
+def _sections(result: AbOutcome, each_layer: bool, source: str) -> Iterator[Section]:
     yield ab_sections.compared(result)
     yield ab_sections.gains(result)
     yield ab_sections.serving(result, source)

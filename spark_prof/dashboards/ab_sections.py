@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
-from spark_prof.ab.accuracy_gate import Figures, LayerError, Verdict
+from spark_prof.ab.accuracy_gate import GateVerdict, LayerError, LogitFigures
 from spark_prof.ab.result import (
     AARun,
+    AbOutcome,
     Gate,
     Range,
-    Result,
-    Run,
+    SideComparison,
     SideCosts,
     SwappedModule,
     chosen_run,
@@ -45,7 +45,7 @@ _Factor = cells.Quantity("number", lambda gain: figure(gain, ".4f", " x"))
 _Seconds = cells.Quantity("number", lambda seconds: f"{seconds:.1f} s")
 
 
-def compared(result: Result) -> Section:
+def compared(result: AbOutcome) -> Section:
     """What a and b are."""
     machine = result.machine
     several = f"{count(machine.gpus)} x " if machine.gpus > 1 else ""
@@ -55,7 +55,7 @@ def compared(result: Result) -> Section:
     return pairs("ab_compared", "What was compared", rows, _LONGEST)
 
 
-def gains(result: Result) -> Section:
+def gains(result: AbOutcome) -> Section:
     """One row a batch size or prompt's length."""
     failed = outcome_of(result) == "gate failed"
     columns = (
@@ -84,7 +84,7 @@ def gains(result: Result) -> Section:
     return table("ab_gains", "Gain", result.runs, columns, filter(None, intro))
 
 
-def itself(result: Result) -> Section:
+def itself(result: AbOutcome) -> Section:
     """Side a compared with itself."""
     columns = (
         cells.Text("Steps", lambda run: f"{_of_batch(run)}{_again(run)}"),
@@ -103,7 +103,7 @@ def itself(result: Result) -> Section:
     return table("ab_itself", "Side a against itself", result.aa, columns, intro)
 
 
-def gate(result: Result) -> Section:
+def gate(result: AbOutcome) -> Section:
     """The logits of both sides over the same tokens, and what they must keep to."""
     columns = (
         Column(""),
@@ -131,7 +131,7 @@ def gate(result: Result) -> Section:
     return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))
 
 
-def text(result: Result, *, floor: bool = True) -> Section:
+def text(result: AbOutcome, *, floor: bool = True) -> Section:
     """The perplexity of both sides on a text, with `floor` beside that of a against itself."""
     columns = (
         Column(""),
@@ -157,7 +157,7 @@ def text(result: Result, *, floor: bool = True) -> Section:
     return Section("ab_text", "Perplexity of the text", columns, rows, intro)
 
 
-def reasons(result: Result) -> Section:
+def reasons(result: AbOutcome) -> Section:
     """Why the gate failed, and what is stated where it did not."""
     columns = (*numbers("Batch"), Column("The gate says", "prose"))
     rows = dict.fromkeys(
@@ -168,7 +168,7 @@ def reasons(result: Result) -> Section:
     return Section("ab_gate_says", "What the gate says", columns, tuple(rows))
 
 
-def layers(result: Result) -> Section:
+def layers(result: AbOutcome) -> Section:
     """Swapped layers, each alone: one row a slot."""
     columns = (
         Column("Slot"),
@@ -188,7 +188,7 @@ def layers(result: Result) -> Section:
     return Section("ab_layer_errors", "Each swapped layer alone", columns, rows, intro)
 
 
-def swaps(result: Result) -> Section:
+def swaps(result: AbOutcome) -> Section:
     """What became of the swaps: one row a side and slot."""
     columns = (
         Column("Side"),
@@ -209,7 +209,7 @@ def swaps(result: Result) -> Section:
     return Section("ab_swaps", "Swaps", columns, rows, intro)
 
 
-def costs(result: Result) -> Section:
+def costs(result: AbOutcome) -> Section:
     """What the sides cost beside the time of their steps."""
     has_costs = any(side.costs != SideCosts() for side in result.sides)
     columns = (
@@ -231,7 +231,7 @@ def costs(result: Result) -> Section:
     )
 
 
-def left_out(result: Result) -> Section:
+def left_out(result: AbOutcome) -> Section:
     """Quads that do not count, and runs without a gain."""
     columns = (Column("Steps"), Column("Not counted"), Column("Why", "prose"))
     runs = [(f"a against a, {_of_batch(run)}{_again(run)}", run.test.estimate) for run in result.aa]
@@ -240,7 +240,7 @@ def left_out(result: Result) -> Section:
     return Section("ab_left_out", "Not counted", columns, rows)
 
 
-def serving(result: Result, source: str) -> Section:
+def serving(result: AbOutcome, source: str) -> Section:
     """How to serve side b, where it is faster and the gate has passed.
 
     Args:
@@ -251,12 +251,12 @@ def serving(result: Result, source: str) -> Section:
     return commands("ab_apply", "To serve b", lines)
 
 
-def missing(result: Result) -> Section:
+def missing(result: AbOutcome) -> Section:
     """What could not be measured."""
     return listed("ab_missing", "Not measured", (result.failure, *result.missing), _LONGEST)
 
 
-def setup(result: Result) -> Section:
+def setup(result: AbOutcome) -> Section:
     """What to repeat it with."""
     machine = result.machine
     rows = [("command", shlex.join(result.command))]
@@ -290,14 +290,14 @@ def _of_batch(part: Gate | AARun) -> str:
     return decoded_at(part.requests, part.prompt_tokens)
 
 
-def _smallest(result: Result, run: Run) -> str:
+def _smallest(result: AbOutcome, run: SideComparison) -> str:
     effect = detectable_in(run, result.aa)
     if effect is None:
         return MISSING if run.estimate.gain is None else "not known"
     return figure(100 * effect, ".2f", " %")
 
 
-def _behind(result: Result) -> Iterator[str]:
+def _behind(result: AbOutcome) -> Iterator[str]:
     """A sentence for each run in which the device waited for the host."""
     for run in result.runs:
         of = {"a": (run.ahead_a, run.device_a_us), "b": (run.ahead_b, run.device_b_us)}
@@ -314,7 +314,7 @@ def _host(ahead: float | None, device_us: float | None) -> str:
     return f"ahead in {share(ahead)} of the steps{alone}"
 
 
-def _detectable(result: Result, run: Run) -> str:
+def _detectable(result: AbOutcome, run: SideComparison) -> str:
     """A sentence for the run that answers, and for one of which it is not known."""
     if run.estimate.gain is None:
         return ""
@@ -351,11 +351,11 @@ def _left_out(name: str, estimate: Estimate) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _effect(result: Result, run: Run) -> str:
+def _effect(result: AbOutcome, run: SideComparison) -> str:
     return shown_effect(effect_of(run, result.aa))
 
 
-def _gate_rows(name: str, verdict: Verdict) -> Iterator[tuple[str, ...]]:
+def _gate_rows(name: str, verdict: GateVerdict) -> Iterator[tuple[str, ...]]:
     yield (f"{name}, a and b", *_figures(verdict.figures), _gate_word(verdict))
     if verdict.floor:
         yield (f"{name}, a rounded", *_figures(verdict.floor), "")
@@ -365,7 +365,7 @@ def _gate_rows(name: str, verdict: Verdict) -> Iterator[tuple[str, ...]]:
         yield (f"{name}, bounds", "", "", "", clear, *most, "")
 
 
-def _gate_word(verdict: Verdict) -> str:
+def _gate_word(verdict: GateVerdict) -> str:
     """What becomes of a gate: a side that computes with other bits may answer otherwise."""
     if not verdict.passed:
         return "FAILED"
@@ -373,7 +373,7 @@ def _gate_word(verdict: Verdict) -> str:
     return "differs" if verdict.bits == "changed" and agree is not None and agree < 1 else "passed"
 
 
-def _figures(figures: Figures | None) -> tuple[str, ...]:
+def _figures(figures: LogitFigures | None) -> tuple[str, ...]:
     if figures is None:
         return (MISSING,) * 7
     broken = f" ({count(figures.not_finite)} not finite)" if figures.not_finite else ""

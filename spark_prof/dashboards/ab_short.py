@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from spark_prof.ab.result import Result, chosen_run, effect_of
+from spark_prof.ab.result import AbOutcome, chosen_run, effect_of
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, doubts, headline
 from spark_prof.dashboards.one_screen import first_rows, fitting
@@ -16,7 +16,7 @@ _TEXTS = (400, 250, 160)
 """Characters of a line about what is missing; as many as fit."""
 
 
-def short_ab(result: Result, width: int, source: str = "") -> Document:
+def short_ab(result: AbOutcome, width: int, source: str = "") -> Document:
     """The fullest document about a result that fits on one screen.
 
     short_ab(read_result(path), width=100).title
@@ -26,13 +26,13 @@ def short_ab(result: Result, width: int, source: str = "") -> Document:
     )
 
 
-def _document(result: Result, rows: int, longest: int, source: str) -> Document:
+def _document(result: AbOutcome, rows: int, longest: int, source: str) -> Document:
     return section.document(
         answer(result), headline(result), _sections(result, rows, longest, source), doubts(result)
     )
 
 
-def _sections(result: Result, rows: int, longest: int, source: str) -> Iterator[Section]:
+def _sections(result: AbOutcome, rows: int, longest: int, source: str) -> Iterator[Section]:
     yield ab_sections.compared(result)
     yield first_rows(replace(ab_sections.gains(result), intro=()), rows)
     yield ab_sections.serving(result, source)
@@ -45,14 +45,14 @@ def _sections(result: Result, rows: int, longest: int, source: str) -> Iterator[
     yield _more()
 
 
-def _gate(result: Result) -> Section:
+def _gate(result: AbOutcome) -> Section:
     """Side against side; what bounds are, and a against itself, is for those who ask."""
     gate = replace(ab_sections.gate(result), title="The same answers", intro=())
     compared = tuple(row for row in gate.rows if str(row[-1]))
     return replace(gate, rows=compared)
 
 
-def _where(result: Result, rows: int) -> Iterator[Section]:
+def _where(result: AbOutcome, rows: int) -> Iterator[Section]:
     """Where the gain of the answer's batch size came from, and what of that is not proven."""
     run = chosen_run(result)
     for attribution in result.attributions:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.views.layer_outliers import Cause, LayerComparison, OutlierCell
+from spark_prof.analyzers.views.layer_outliers import LayerComparison, OutlierCause, OutlierCell
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import (
@@ -37,7 +37,7 @@ def owners(report: Report) -> str:
     return f"Owner of the time: {', '.join(parts)}."
 
 
-def outlier_sentence(outlier: OutlierCell, cause: Cause | None, names: Sequence[str]) -> str:
+def outlier_sentence(outlier: OutlierCell, cause: OutlierCause | None, names: Sequence[str]) -> str:
     """Says of an outlier how far it is from its like, and which kernel makes the difference."""
     because = "" if cause is None else f": {why(cause, names)}"
     return (
@@ -47,7 +47,7 @@ def outlier_sentence(outlier: OutlierCell, cause: Cause | None, names: Sequence[
     )
 
 
-def why(cause: Cause | None, names: Sequence[str]) -> str:
+def why(cause: OutlierCause | None, names: Sequence[str]) -> str:
     """Says which kernel makes the difference."""
     if cause is None:
         return MISSING
@@ -63,7 +63,7 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
 
 
 def outlier_layers(
-    comparison: LayerComparison, causes: Sequence[Cause | None], names: Sequence[str]
+    comparison: LayerComparison, causes: Sequence[OutlierCause | None], names: Sequence[str]
 ) -> Section:
     """Lists the layers that differ from their like, and says what was compared."""
     columns = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_prof.analyzers.views.layer_outliers import LayerGroup
+from spark_prof.analyzers.views.layer_outliers import EqualLayers
 from spark_prof.dashboards.charts import Plot, add_map, label, new_figure, set_layer_axes
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
@@ -103,7 +103,7 @@ def cell_map(
     return figure
 
 
-def like_layers(group: LayerGroup, odd: Sequence[int], own_us: dict[int, float]) -> Plot:
+def like_layers(group: EqualLayers, odd: Sequence[int], own_us: dict[int, float]) -> Plot:
     """Draws layers that are alike as a strip, and odd ones; of those not in the group the time."""
     times = dict(zip(group.layers, group.us, strict=True)) | own_us
     usual = [layer for layer in group.layers if layer not in odd]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_prof.ab.result import Result, floor_of
+from spark_prof.ab.result import AbOutcome, floor_of
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
@@ -23,7 +23,7 @@ from spark_prof.dashboards.charts import (
     whiskers,
 )
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
-from spark_prof.dashboards.compare_gate import LETTERS, Names, by_us, shown_part
+from spark_prof.dashboards.compare_gate import LETTERS, SideNames, by_us, shown_part
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 
@@ -45,7 +45,7 @@ _Part = tuple[str, float, str]
 """A safe label, by how many us it makes the step longer, and a colour."""
 
 
-def ab_figures(result: Result) -> Mapping[str, Plot]:
+def ab_figures(result: AbOutcome) -> Mapping[str, Plot]:
     """The figures by the id of the section in which they stand."""
     drawn = {}
     if any(run.estimate.gain for run in result.runs):
@@ -57,7 +57,7 @@ def ab_figures(result: Result) -> Mapping[str, Plot]:
     return drawn
 
 
-def gain_points(result: Result) -> Plot:
+def gain_points(result: AbOutcome) -> Plot:
     """Draws the gain of each run with its interval, and how far side a was from itself."""
     runs = [(run, gain) for run in result.runs if (gain := run.estimate.gain)]
     figure = new_figure("Gain with its 95 % interval; grey: a against itself", 320)
@@ -159,14 +159,14 @@ def compare_figures(comparisons: Sequence[Comparison]) -> dict[str, Plot]:
             if phase.obstacle:
                 continue
             name = f"{phase.phase}{ending}"
-            names = Names(*comparison.names, letter)
+            names = SideNames(*comparison.names, letter)
             drawn[f"compare_components_{name}"] = difference_waterfall(phase, names)
             if any(row.change.sure for row in phase.layers):
                 drawn[f"compare_layers_{name}"] = layer_differences(phase)
     return drawn
 
 
-def difference_waterfall(phase: PhaseComparison, names: Names) -> Plot:
+def difference_waterfall(phase: PhaseComparison, names: SideNames) -> Plot:
     """Leads from a's median step to the other's, part by part, the slower one first."""
     longer = max(phase.like.a, phase.like.b)
     parts = _parts(((p.name, p.change.us) for p in phase.parts), longer, "smaller parts")
@@ -192,7 +192,7 @@ def difference_waterfall(phase: PhaseComparison, names: Names) -> Plot:
     return figure
 
 
-def component_pairs(phase: PhaseComparison, names: Names) -> Plot:
+def component_pairs(phase: PhaseComparison, names: SideNames) -> Plot:
     """Draws each part of a typical step on both sides, beside each other."""
     by_name = {part.name: part.change for part in phase.parts}
     parts = in_decoder_order(by_name)[::-1]

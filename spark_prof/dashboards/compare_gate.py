@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.thresholds import Checked
+from spark_prof.analyzers.comparing.thresholds import ThresholdResult
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_obstacle import why_not
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.units import (
     MISSING,
-    Figure,
+    WrittenFigure,
     between,
     clean,
     count,
@@ -26,7 +26,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """What sides are called in JSON and in ids: the reference is a."""
 
 
-class Names(NamedTuple):
+class SideNames(NamedTuple):
     """What the two sides of a comparison are called."""
 
     a: str = "a"  # in text
@@ -44,18 +44,18 @@ def shown_part(name: str) -> str:
     return "launch gaps" if name == "launch_gaps" else name
 
 
-def by_us(us: float) -> Figure:
+def by_us(us: float) -> WrittenFigure:
     """A change with its sign: +12.3 us."""
     if not math.isfinite(us):
-        return Figure(MISSING)
+        return WrittenFigure(MISSING)
     figure = microseconds(us)
-    return Figure(f"+{figure}", us, figure.unit) if us > 0 else figure
+    return WrittenFigure(f"+{figure}", us, figure.unit) if us > 0 else figure
 
 
 def by_share(change: Change, us: float | None = None) -> str:
     """A change as a share of side a's figure: +3.1 %."""
     ratio = change.share(change.us if us is None else us)
-    return Figure(f"{100 * ratio:+.1f} %", ratio) if math.isfinite(ratio) else "new"
+    return WrittenFigure(f"{100 * ratio:+.1f} %", ratio) if math.isfinite(ratio) else "new"
 
 
 def span(change: Change) -> str:
@@ -82,7 +82,7 @@ def verdict(change: Change) -> str:
     return "slower" if change.us > 0 else "faster"
 
 
-def gate(checked: Sequence[tuple[Checked, Names]]) -> Section:
+def gate(checked: Sequence[tuple[ThresholdResult, SideNames]]) -> Section:
     """One row a limit and side, which has at least one."""
     several = len({names for _, names in checked}) > 1
     b = "Figure" if several else checked[0][1].b
@@ -103,7 +103,7 @@ def gate(checked: Sequence[tuple[Checked, Names]]) -> Section:
     return table("compare_gate", "Gate", checked, columns, intro)
 
 
-def reason(checked: Checked, names: tuple[str, ...]) -> str:
+def reason(checked: ThresholdResult, names: tuple[str, ...]) -> str:
     """What became of a limit in one line."""
     change = checked.reading.change
     limit = clean(checked.expression.text)
@@ -118,7 +118,7 @@ def reason(checked: Checked, names: tuple[str, ...]) -> str:
     return f"{checked.outcome}: {limit}: {figures}{why}"
 
 
-def _why(checked: Checked, a: str, b: str) -> str:
+def _why(checked: ThresholdResult, a: str, b: str) -> str:
     """Why a limit was not decided."""
     if checked.obstacle is None:
         return clean(checked.why)
@@ -126,7 +126,7 @@ def _why(checked: Checked, a: str, b: str) -> str:
     return clean(f"not comparable: {why_not(checked.obstacle, (a, b), phase)}")
 
 
-def _value(checked: Checked, value: float) -> str:
+def _value(checked: ThresholdResult, value: float) -> str:
     kind = checked.reading.kind
     if kind == "time":
         return microseconds(value)
@@ -135,7 +135,7 @@ def _value(checked: Checked, value: float) -> str:
     return share(value) if kind == "share" else count(round(value))
 
 
-def _change(checked: Checked) -> str:
+def _change(checked: ThresholdResult) -> str:
     if checked.obstacle:
         return MISSING
     change, kind = checked.reading.change, checked.reading.kind
@@ -148,7 +148,7 @@ def _change(checked: Checked) -> str:
     return by_us(change.us)
 
 
-def _interval(checked: Checked) -> str:
+def _interval(checked: ThresholdResult) -> str:
     """The interval that was held against the limit, in the unit of the change."""
     change, kind = checked.reading.change, checked.reading.kind
     if checked.obstacle or not math.isfinite(change.low) or change.low == change.high:

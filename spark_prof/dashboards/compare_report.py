@@ -13,11 +13,11 @@ from typing import Any
 
 from spark_prof.analyzers.comparing.comparison import ComparedRecording, Comparison
 from spark_prof.analyzers.comparing.outcome import outcome_of
-from spark_prof.analyzers.comparing.thresholds import Checked
+from spark_prof.analyzers.comparing.thresholds import ThresholdResult
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.chart_compare import compare_figures
 from spark_prof.dashboards.compare_answer import LONGEST_NAME, answer, headline
-from spark_prof.dashboards.compare_gate import LETTERS, Names, reason
+from spark_prof.dashboards.compare_gate import LETTERS, SideNames, reason
 from spark_prof.dashboards.compare_short import short_comparison
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section
@@ -25,15 +25,15 @@ from spark_prof.dashboards.units import shorten
 
 
 @dataclass(frozen=True)
-class Compared:
+class CompareRun:
     """What one run of `compare` found."""
 
     comparisons: tuple[Comparison, ...]  # each recording against the reference, at least one
-    gate: tuple[tuple[Checked, ...], ...] = ()
+    gate: tuple[tuple[ThresholdResult, ...], ...] = ()
     """For each of them what became of the limits; empty without limits."""
 
 
-def render_comparison(compared: Compared, layout: Layout, *, whole: bool = False) -> str:
+def render_comparison(compared: CompareRun, layout: Layout, *, whole: bool = False) -> str:
     """Draws a comparison in a format.
 
     Args:
@@ -52,22 +52,22 @@ def render_comparison(compared: Compared, layout: Layout, *, whole: bool = False
     return draw(drawn, record, layout, figures)
 
 
-def document(compared: Compared) -> Document:
+def document(compared: CompareRun) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
     first = compared.comparisons[0]
     return section.document(answer(first), headline(first), _sections(compared))
 
 
-def _names(compared: Compared) -> list[Names]:
+def _names(compared: CompareRun) -> list[SideNames]:
     """What the sides of each comparison are called."""
     return [
-        Names(shorten(a, LONGEST_NAME), shorten(b, LONGEST_NAME), letter)
+        SideNames(shorten(a, LONGEST_NAME), shorten(b, LONGEST_NAME), letter)
         for letter, comparison in zip(LETTERS[1:], compared.comparisons, strict=False)
         for a, b in [comparison.names]
     ]
 
 
-def _limits(compared: Compared) -> list[tuple[Checked, Names]]:
+def _limits(compared: CompareRun) -> list[tuple[ThresholdResult, SideNames]]:
     return [
         (limit, names)
         for names, checked in zip(_names(compared), compared.gate, strict=False)
@@ -75,7 +75,7 @@ def _limits(compared: Compared) -> list[tuple[Checked, Names]]:
     ]
 
 
-def _sections(compared: Compared) -> Iterator[Section]:
+def _sections(compared: CompareRun) -> Iterator[Section]:
     pairs = list(zip(_names(compared), compared.comparisons, strict=True))
     limits = _limits(compared)
     if limits:
@@ -90,7 +90,7 @@ def _sections(compared: Compared) -> Iterator[Section]:
             )
 
 
-def _of_one(comparison: Comparison, names: Names) -> Iterator[Section]:
+def _of_one(comparison: Comparison, names: SideNames) -> Iterator[Section]:
     for phase in comparison.phases:
         yield compare_sections.steps(phase, names)
         yield compare_sections.components(phase, names, all(comparison.eager))
@@ -107,7 +107,7 @@ def _of_one(comparison: Comparison, names: Names) -> Iterator[Section]:
 SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
 
-def _record(compared: Compared) -> dict[str, Any]:
+def _record(compared: CompareRun) -> dict[str, Any]:
     first = compared.comparisons[0]
     return {
         "schema": SCHEMA,

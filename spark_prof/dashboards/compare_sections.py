@@ -22,7 +22,7 @@ from spark_prof.analyzers.comparing.outcome import by_token
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_gate import (
-    Names,
+    SideNames,
     by_share,
     by_us,
     numbers,
@@ -84,7 +84,7 @@ def compared(comparisons: Sequence[Comparison]) -> Section:
     return table("compare_sides", "What is compared", rows, columns, intro)
 
 
-def setup(comparison: Comparison, names: Names) -> Section:
+def setup(comparison: Comparison, names: SideNames) -> Section:
     """In what the set-ups differ."""
     columns = (
         cells.Text("", "group"),
@@ -98,7 +98,7 @@ def setup(comparison: Comparison, names: Names) -> Section:
     )
 
 
-def whole_figures(comparison: Comparison, names: Names) -> Section:
+def whole_figures(comparison: Comparison, names: SideNames) -> Section:
     """Figures of the recordings as a whole: coverage, conversions, clocks."""
     columns = (Column("Figure"), *numbers(names.a, names.b))
     rows = [
@@ -116,7 +116,7 @@ def whole_figures(comparison: Comparison, names: Names) -> Section:
     return Section(_id("others", names), "Coverage, conversions, clocks", columns, filled_rows)
 
 
-def findings(comparison: Comparison, names: Names) -> Section:
+def findings(comparison: Comparison, names: SideNames) -> Section:
     """The findings that only one side has."""
     sides = ((names.a, *comparison.sides), (names.b, *comparison.sides[::-1]))
     rows = []
@@ -137,7 +137,7 @@ def findings(comparison: Comparison, names: Names) -> Section:
     return Section(_id("findings", names), "Findings of one side only", columns, tuple(rows))
 
 
-def notes(comparison: Comparison, names: Names) -> Section:
+def notes(comparison: Comparison, names: SideNames) -> Section:
     """What to know before believing the figures."""
     return listed(_id("notes", names), "Caveats", comparison.notes, _LONGEST_NOTE)
 
@@ -167,7 +167,7 @@ def _short(text: str) -> str:
     return shorten(clean(text), _LONGEST) or MISSING
 
 
-def steps(phase: PhaseComparison, names: Names) -> Section:
+def steps(phase: PhaseComparison, names: SideNames) -> Section:
     """The step itself: as each side ran it, by size, and what of it is the mix of sizes."""
     size = "Batch" if phase.phase == "decode" else "Prompt tokens"
     columns = (
@@ -213,7 +213,7 @@ def steps(phase: PhaseComparison, names: Names) -> Section:
     return Section(_id(f"steps_{phase.phase}", names), title, columns, tuple(rows), tuple(intro))
 
 
-def components(phase: PhaseComparison, names: Names, kernels: bool = False) -> Section:
+def components(phase: PhaseComparison, names: SideNames, kernels: bool = False) -> Section:
     """Which components and gaps the difference consists of.
 
     Args:
@@ -256,7 +256,7 @@ def components(phase: PhaseComparison, names: Names, kernels: bool = False) -> S
     return Section(name, title, columns, tuple(rows), intro)
 
 
-def layers(phase: PhaseComparison, names: Names) -> Section:
+def layers(phase: PhaseComparison, names: SideNames) -> Section:
     """The layers that differ beyond noise."""
     comparable = phase.obstacle is None
     differ = [row for row in phase.layers if comparable and _counts(phase, row.change)]
@@ -272,7 +272,7 @@ def layers(phase: PhaseComparison, names: Names) -> Section:
     return table(_id(f"layers_{phase.phase}", names), title, differ, columns, (intro,))
 
 
-def kernels(phase: PhaseComparison, names: Names) -> Section:
+def kernels(phase: PhaseComparison, names: SideNames) -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
     comparable = phase.obstacle is None
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
@@ -303,7 +303,7 @@ def kernels(phase: PhaseComparison, names: Names) -> Section:
     return table(_id(f"kernels_{phase.phase}", names), title, differ, columns, intro)
 
 
-def engines(phase: PhaseComparison, names: Names) -> Section:
+def engines(phase: PhaseComparison, names: SideNames) -> Section:
     """The components that compute on another engine, in another precision or from other weights."""
     rows = [part for part in phase.parts if _computes_otherwise(part)]
     columns = (
@@ -317,7 +317,7 @@ def engines(phase: PhaseComparison, names: Names) -> Section:
     return table(_id(f"engines_{phase.phase}", names), title, rows, columns, intro)
 
 
-def _id(what: str, names: Names) -> str:
+def _id(what: str, names: SideNames) -> str:
     """The id of a section; only what is compared third and later bears its letter."""
     return f"compare_{what}" + (f"_{names.letter}" if names.letter != "b" else "")
 
@@ -332,7 +332,7 @@ _OF_CHANGE: tuple[Callable[[Change], str], ...] = (
 )
 
 
-def _columns_of_change(names: Names) -> tuple[Column, ...]:
+def _columns_of_change(names: SideNames) -> tuple[Column, ...]:
     """Of records with a change."""
     titles = (
         *numbers(names.a, names.b, "Change", ""),

@@ -6,13 +6,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Setting, StepPart
+from spark_prof.analyzers.comparing.comparison import (
+    Comparison,
+    PhaseComparison,
+    SetupDifference,
+    StepPart,
+)
 from spark_prof.analyzers.comparing.outcome import change_of, outcome_of
-from spark_prof.analyzers.comparing.thresholds import Checked
-from spark_prof.analyzers.typed_command import Command, command, source_word
+from spark_prof.analyzers.comparing.thresholds import ThresholdResult
+from spark_prof.analyzers.typed_command import TypedCommand, command, source_word
 from spark_prof.dashboards import cells, compare_gate, compare_sections
 from spark_prof.dashboards.compare_answer import answer, headline, one_step
-from spark_prof.dashboards.compare_gate import Names, by_share, shown_part, span_of_share, verdict
+from spark_prof.dashboards.compare_gate import (
+    SideNames,
+    by_share,
+    shown_part,
+    span_of_share,
+    verdict,
+)
 from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
 from spark_prof.dashboards.short_report import abridged
@@ -32,8 +43,8 @@ _CACHES = ("kv_cache_max_concurrency", "kv_cache_size_tokens", "num_gpu_blocks",
 
 def short_comparison(
     comparisons: Sequence[Comparison],
-    names: Sequence[Names],
-    limits: Sequence[tuple[Checked, Names]],
+    names: Sequence[SideNames],
+    limits: Sequence[tuple[ThresholdResult, SideNames]],
     width: int,
 ) -> Document:
     """The document of one screen.
@@ -48,8 +59,8 @@ def short_comparison(
 
 def _documents(
     comparisons: Sequence[Comparison],
-    names: Sequence[Names],
-    limits: Sequence[tuple[Checked, Names]],
+    names: Sequence[SideNames],
+    limits: Sequence[tuple[ThresholdResult, SideNames]],
 ) -> Iterator[Document]:
     first = comparisons[0]
     for parts, kernels, settings, caveats in _ROWS:
@@ -68,7 +79,9 @@ def _documents(
         yield document(answer(first), headline(first), sections)
 
 
-def _worst_first(limits: Sequence[tuple[Checked, Names]]) -> list[tuple[Checked, Names]]:
+def _worst_first(
+    limits: Sequence[tuple[ThresholdResult, SideNames]],
+) -> list[tuple[ThresholdResult, SideNames]]:
     order = ("failed", "undecided", "passed")
     return sorted(limits, key=lambda limit: order.index(limit[0].outcome))
 
@@ -101,7 +114,7 @@ def _answers(comparisons: Sequence[Comparison]) -> Section:
 
 
 def _of_one(
-    comparison: Comparison, names: Names, parts: int, kernels: int, settings: int
+    comparison: Comparison, names: SideNames, parts: int, kernels: int, settings: int
 ) -> Iterator[Section]:
     outcome = outcome_of(comparison)
     phase = comparison.phase(outcome.phase)
@@ -124,18 +137,20 @@ def _of_one(
     yield first_rows(replace(compare_sections.setup(setup, names), intro=()), settings, "settings")
 
 
-def _is_small(setting: Setting) -> bool:
+def _is_small(setting: SetupDifference) -> bool:
     """Whether a setting is one that every start chooses anew, or repeats another."""
     return any(part in setting.name for part in _CACHES)
 
 
-def _one_line(phase: PhaseComparison, names: Names) -> Section:
+def _one_line(phase: PhaseComparison, names: SideNames) -> Section:
     """The steps of another phase as one row, without its parts."""
     section = compare_sections.steps(phase, names)
     return replace(first_rows(section, 1, "rows"), rows=section.rows[-1:])
 
 
-def _largest_parts(phase: PhaseComparison, names: Names, most: int, *, kernels: bool) -> Section:
+def _largest_parts(
+    phase: PhaseComparison, names: SideNames, most: int, *, kernels: bool
+) -> Section:
     """The parts that changed most, or took most where no change is told, and their sums."""
 
     def weight(part: StepPart) -> float:
@@ -163,7 +178,7 @@ def _caveats(comparisons: Sequence[Comparison], most: int) -> Section:
     return listed("compare_notes", "Caveats", caveats)
 
 
-def _more(comparisons: Sequence[Comparison]) -> Iterator[Command]:
+def _more(comparisons: Sequence[Comparison]) -> Iterator[TypedCommand]:
     sides = (comparisons[0].sides[0], *(comparison.sides[1] for comparison in comparisons))
     sources = [source_word(",".join(recording.source for recording in side)) for side in sides]
     yield command("spark-prof", "compare", *sources, "--all")

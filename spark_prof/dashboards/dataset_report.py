@@ -23,7 +23,7 @@ _LONGEST_FIELD = 60
 _LONGEST_PROSE = 1000
 
 
-class _Row(NamedTuple):
+class _DatasetRow(NamedTuple):
     recording: DatasetRecording
     figures: RankFigures
 
@@ -82,9 +82,9 @@ def document_of(dataset: Dataset) -> Document:
 
 def _recordings(dataset: Dataset) -> Section:
     """One row a recording, the shortest decode step first."""
-    rows = [_Row(recording, recording.first) for recording in dataset.recordings]
+    rows = [_DatasetRow(recording, recording.first) for recording in dataset.recordings]
 
-    def to_first(row: _Row) -> str | None:
+    def to_first(row: _DatasetRow) -> str | None:
         if row is rows[0]:
             return None
         return difference(row.figures.decode_median_us, rows[0].figures.decode_median_us)
@@ -116,7 +116,7 @@ def _components(dataset: Dataset) -> Section:
         return cells.Share(name, lambda row: row.figures.components.get(name), optional=optional)
 
     columns = (_RECORDING, *(share_of(name, place > 3) for place, name in enumerate(names)))
-    rows = [_Row(recording, recording.first) for recording in dataset.recordings]
+    rows = [_DatasetRow(recording, recording.first) for recording in dataset.recordings]
     intro = ("Share of the kernel time of each recording's lowest rank.",)
     return table("components", "What the time goes to", rows, columns, intro)
 
@@ -125,7 +125,7 @@ def _ranks(dataset: Dataset) -> Section:
     """The same figures for each rank of the recordings that have several."""
     several = [recording for recording in dataset.recordings if len(recording.ranks) > 1]
 
-    def to_shortest(row: _Row) -> str:
+    def to_shortest(row: _DatasetRow) -> str:
         times = (figures.decode_median_us for figures in row.recording.ranks)
         shortest = min((us for us in times if us is not None), default=None)
         return difference(row.figures.decode_median_us, shortest)
@@ -136,7 +136,7 @@ def _ranks(dataset: Dataset) -> Section:
         cells.Written("To the shortest", to_shortest),
         *_FIGURES,
     )
-    rows = [_Row(recording, figures) for recording in several for figures in recording.ranks]
+    rows = [_DatasetRow(recording, figures) for recording in several for figures in recording.ranks]
     return table("ranks", "Ranks", rows, columns)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings
+from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.fallbacks.verdict import (
-    Verdict,
+    DoctorVerdict,
     verdicts_of_audit,
     verdicts_of_machine,
 )
@@ -30,7 +30,7 @@ from spark_prof.dashboards.sections import (
 )
 from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.dashboards.verdict_sentence import verdict_sentence
-from spark_prof.traces.measured import Measured
+from spark_prof.traces.measured import MeasuredMachine
 
 _LONGEST = 300
 _NOT_IN_JSON = ("one_gpu",)
@@ -51,8 +51,8 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     audit: Audit | None = None  # of a recording or log
     machine: Machine | None = None  # what is installed here
-    ceilings: Ceilings | None = None  # of a model's folder
-    measured: Measured | None = None  # what this machine was measured to reach
+    ceilings: CheckpointCeilings | None = None  # of a model's folder
+    measured: MeasuredMachine | None = None  # what this machine was measured to reach
     one_gpu: bool = False  # whether somebody named the GPU that a model is for
     startup: Startup | None = None  # what the start took that a log tells of
     memory: StartMemory | None = None  # and what takes the GPU's memory after it
@@ -86,7 +86,7 @@ def _record(diagnosis: Diagnosis) -> dict[str, Any]:
     return {"schema": SCHEMA, "verdict": verdict, **record}
 
 
-def verdicts_of(diagnosis: Diagnosis) -> tuple[Verdict, ...]:
+def verdicts_of(diagnosis: Diagnosis) -> tuple[DoctorVerdict, ...]:
     """What is the matter, the worst first; none where only a model was asked about."""
     if diagnosis.audit is not None:
         return verdicts_of_audit(diagnosis.audit, diagnosis.findings)
@@ -159,7 +159,7 @@ def _libraries(machine: Machine) -> Section:
     return table("libraries", title, machine.libraries, columns, intro)
 
 
-def measured(ceilings: Measured) -> Section:
+def measured(ceilings: MeasuredMachine) -> Section:
     """Lists the measured ceilings, and how the device stood before and after."""
     columns = (
         cells.Text(

@@ -15,17 +15,17 @@ from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Section, document, table
 from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
 from spark_prof.kernels.bench.shapes import DenseShape, Piece, Recorded
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.bench.request import Request
-    from spark_prof.kernels.bench.results import Cell, Report
+    from spark_prof.kernels.bench.request import BenchRequest
+    from spark_prof.kernels.bench.results import BenchCell, BenchReport
 
 _TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts"}
 _MOST_NAMES = 2
 
 
-def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> str:
+def render_work(request: BenchRequest, run: RecordedRun | None, layout: Layout) -> str:
     """Draws what a request would time, and of a recording what it ran for it."""
     rows = [(piece, tokens) for piece in request.pieces() for tokens in request.tokens]
 
@@ -74,12 +74,12 @@ def _label(piece: Piece) -> str:
     return shape.label if isinstance(shape, DenseShape) else shape.model
 
 
-def _work(piece: Piece, tokens: int) -> Work:
+def _work(piece: Piece, tokens: int) -> TunedShape:
     shape, form = piece
     if isinstance(shape, DenseShape):
-        return Work("dense", form, shape.rows, shape.columns, tokens)
+        return TunedShape("dense", form, shape.rows, shape.columns, tokens)
     sizes = (2 * shape.intermediate, shape.hidden, tokens, shape.experts, shape.top_k)
-    return Work("moe", form, *sizes)
+    return TunedShape("moe", form, *sizes)
 
 
 def recorded_names(recorded: Recorded) -> str:
@@ -91,7 +91,7 @@ def recorded_names(recorded: Recorded) -> str:
     return " + ".join(listed_names) + (f" and {counted(rest, 'other')}" if rest else "")
 
 
-def render_bench(report: Report, layout: Layout, run: RecordedRun | None = None) -> str:
+def render_bench(report: BenchReport, layout: Layout, run: RecordedRun | None = None) -> str:
     """Draws a run of the benchmark in a format, of the layers of a recorded run if there is one."""
     headline = (
         ("read", bandwidth(report.ceilings.read.median)),
@@ -107,7 +107,7 @@ def render_bench(report: Report, layout: Layout, run: RecordedRun | None = None)
     return draw(lambda: drawn, lambda: record, layout)
 
 
-def _times(kind: str, report: Report) -> Section:
+def _times(kind: str, report: BenchReport) -> Section:
     timed = [cell for cell in report.cells if cell.kind == kind]
     searched = any(cell.before_us is not None for cell in timed)
     recorded = any(cell.recorded for cell in timed)
@@ -148,21 +148,21 @@ def _times(kind: str, report: Report) -> Section:
     return table(kind, _TITLES[kind], timed, columns, intro)
 
 
-def _size(work: Work) -> str:
+def _size(work: TunedShape) -> str:
     size = f"{work.rows} x {work.columns}"
     return f"{size}, {work.top_k} of {work.experts}" if work.experts > 1 else size
 
 
-def _gain(cell: Cell) -> float | None:
+def _gain(cell: BenchCell) -> float | None:
     peer = cell.best_peer()
     return peer[1] / cell.ours if cell.ours and peer else None
 
 
-def _of_read(cell: Cell, report: Report) -> float | None:
+def _of_read(cell: BenchCell, report: BenchReport) -> float | None:
     return report.ceilings.share(cell, cell.ours) if cell.ours else None
 
 
-def _not_timed(report: Report) -> Section:
+def _not_timed(report: BenchReport) -> Section:
     reasons: dict[str, list[str]] = defaultdict(list)
     for result in (result for cell in report.cells for result in cell.results):
         if result.failed:
@@ -177,7 +177,7 @@ def _not_timed(report: Report) -> Section:
     return table("failures", "Not timed", reasons.items(), columns)
 
 
-def _timed(cell: Cell, report: Report) -> dict[str, Any]:
+def _timed(cell: BenchCell, report: BenchReport) -> dict[str, Any]:
     return asdict(cell) | {
         "floor_us": report.ceilings.floor_us(cell),
         "share_of_read": _of_read(cell, report),

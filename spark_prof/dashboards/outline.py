@@ -124,10 +124,10 @@ def figures(report: Report, only: Collection[str] = ()) -> dict[str, Plot]:
         only: the sections that will be shown; none for all.
     """
     sections = (section.id for section in outline(report, only=only).sections)
-    return _Figures((name, FIGURES[name](report)) for name in sections if name in FIGURES)
+    return _FiguresByName((name, FIGURES[name](report)) for name in sections if name in FIGURES)
 
 
-class _Figures(dict[str, Plot]):
+class _FiguresByName(dict[str, Plot]):
     """Figures by name, whose error for another name lists those that there are."""
 
     def __missing__(self, name: str) -> Plot:

@@ -12,10 +12,10 @@ from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Section, document, table
 from spark_prof.dashboards.units import MISSING, count, counted
 from spark_prof.kernels.registry import ARCHITECTURES, ReplacementKernel
-from spark_prof.kernels.tuning import Run, Work
+from spark_prof.kernels.tuning import TunedShape, TuningRun
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.check.verdict import Verdict
+    from spark_prof.kernels.check.verdict import CheckVerdict
 
 _SCHEMA = 1
 _STATUS = ("passed", "failed", "skipped")
@@ -27,7 +27,7 @@ _LETTERS = (
 
 
 def render_kernels(
-    kernels: Sequence[ReplacementKernel], runs: Sequence[Run], layout: Layout
+    kernels: Sequence[ReplacementKernel], runs: Sequence[TuningRun], layout: Layout
 ) -> str:
     """Draws the list of replacement kernels, and what was measured of them."""
     number = [("kernels", count(len(kernels)))]
@@ -37,7 +37,7 @@ def render_kernels(
     return draw(lambda: page, lambda: record, layout)
 
 
-def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Section:
+def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[TuningRun]) -> Section:
     columns = (
         cells.Text("Name", "name"),
         cells.Text("Formats", lambda kernel: " ".join(kernel.formats)),
@@ -73,16 +73,16 @@ def _proofs(kernels: Iterable[ReplacementKernel]) -> Section:
     )
 
 
-def _measured(kernel: ReplacementKernel, runs: Iterable[Run]) -> list[Run]:
+def _measured(kernel: ReplacementKernel, runs: Iterable[TuningRun]) -> list[TuningRun]:
     """Where any of its formats was; another kernel's row of the same code says nothing of it."""
 
-    def is_its(work: Work) -> bool:
+    def is_its(work: TunedShape) -> bool:
         return work.kernel == kernel.tuned_as and work.format in kernel.formats
 
     return [run for run in runs if any(is_its(row.work) for row in run.rows)]
 
 
-def _listed(kernel: ReplacementKernel, runs: Iterable[Run]) -> dict[str, Any]:
+def _listed(kernel: ReplacementKernel, runs: Iterable[TuningRun]) -> dict[str, Any]:
     """The keys of the contract, then what else is known."""
     fewest, most = kernel.tokens
     return {
@@ -105,13 +105,13 @@ def _listed(kernel: ReplacementKernel, runs: Iterable[Run]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Checked:
+class KernelCheckRun:
     """One run of the checks."""
 
     kernels: tuple[ReplacementKernel, ...]  # what was asked for
     where: str  # on what it ran, in words
     device: str  # the type: cpu or cuda
-    verdicts: tuple[Verdict, ...]  # one a case
+    verdicts: tuple[CheckVerdict, ...]  # one a case
 
     def number(self, status: str, check: str | None = None) -> int:
         """How many cases ended like that, of all kernels or those of one name in `check`."""
@@ -119,7 +119,7 @@ class Checked:
         return sum(verdict.status == status for verdict in verdicts)
 
 
-def render_checks(checked: Checked, layout: Layout) -> str:
+def render_checks(checked: KernelCheckRun, layout: Layout) -> str:
     """Draws a run of the checks in a format."""
     ended = {status: checked.number(status) for status in _STATUS}
     record = {
@@ -134,7 +134,7 @@ def render_checks(checked: Checked, layout: Layout) -> str:
     return draw(lambda: drawn, lambda: record, layout)
 
 
-def _summary(checked: Checked) -> Section:
+def _summary(checked: KernelCheckRun) -> Section:
     def used(check: str) -> float | None:
         errors = (v.used for v in checked.verdicts if v.kernel == check and v.used is not None)
         return max(errors, default=None)
@@ -159,7 +159,7 @@ def _summary(checked: Checked) -> Section:
     return table("checks", "Cases", checks, columns, (intro,) if bounded else ())
 
 
-def _failed(checked: Checked) -> Section:
+def _failed(checked: KernelCheckRun) -> Section:
     """What went wrong, each once: where a kernel does not compile all its cases say the same."""
     cases_by_failure: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verdict in checked.verdicts:
@@ -177,7 +177,7 @@ def _failed(checked: Checked) -> Section:
     return table("failed", "Failures", rows[:_MOST_FAILURES], columns, intro)
 
 
-def _skipped(checked: Checked) -> Section:
+def _skipped(checked: KernelCheckRun) -> Section:
     why = [verdict.detail for verdict in checked.verdicts if verdict.status == "skipped"]
     columns = (
         cells.Text("Skipped", lambda reason: counted(why.count(reason), "case")),

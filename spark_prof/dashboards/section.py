@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from spark_prof.analyzers.typed_command import Command
-from spark_prof.dashboards.units import MISSING, Figure, ShortName, clean, shorten
+from spark_prof.analyzers.typed_command import TypedCommand
+from spark_prof.dashboards.units import MISSING, ShortName, WrittenFigure, clean, shorten
 
 LINES, COLUMNS = 70, 80
 """What a document of one screen may take on a terminal that has no more columns than that."""
@@ -87,14 +87,14 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class DocumentBounds:
     """How much of a document is wanted."""
 
     limit: int | None = None  # rows of each table and list at most; None for all
     sections: tuple[str, ...] = ()  # by id, or by key of the JSON; none for all
 
 
-WHOLE = Bounds()
+WHOLE = DocumentBounds()
 RECORDED_AS = "recorded as"
 FROM_FILE = "from the file; it can run code, so read it before you type it"
 _LONGEST_RECORDED = 1200
@@ -106,7 +106,7 @@ class Layout(NamedTuple):
     kind: str = "text"  # text, md, html or json
     width: int = 100  # columns of the text; below 100 tables lose their least columns
     color: bool = False
-    bounds: Bounds = WHOLE
+    bounds: DocumentBounds = WHOLE
 
 
 def table(
@@ -147,7 +147,7 @@ def pairs(
 def commands(
     name: str,
     title: str,
-    typed: Iterable[Command],
+    typed: Iterable[TypedCommand],
     intro: Iterable[str] = (),
     recorded: Iterable[str] = (),
 ) -> Section:
@@ -198,11 +198,11 @@ def values_of(cells: Iterable[object]) -> list[float] | None:
     """The numbers of cells, NaN for an empty one; None where one is another text, or all empty."""
     values = []
     for cell in cells:
-        if not isinstance(cell, Figure) and cell not in ("", MISSING):
+        if not isinstance(cell, WrittenFigure) and cell not in ("", MISSING):
             return None
-        values.append(cell.value if isinstance(cell, Figure) else math.nan)
+        values.append(cell.value if isinstance(cell, WrittenFigure) else math.nan)
     return None if all(map(math.isnan, values)) else values
 
 
 def _cleaned(cell: Cell) -> Cell:
-    return cell if isinstance(cell, float | Figure | ShortName) else clean(str(cell))
+    return cell if isinstance(cell, float | WrittenFigure | ShortName) else clean(str(cell))

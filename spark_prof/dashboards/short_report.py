@@ -18,7 +18,7 @@ from spark_prof.analyzers.first_uses import told_first_uses
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.note import about
 from spark_prof.analyzers.recorded_command import PLACE
-from spark_prof.analyzers.typed_command import Command, command, commented, source_word
+from spark_prof.analyzers.typed_command import TypedCommand, command, commented, source_word
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.report_verdict import (
@@ -169,7 +169,7 @@ def _with_same_command(
     return ", ".join([*named, *more])
 
 
-def elsewhere(typed: Command) -> str:
+def elsewhere(typed: TypedCommand) -> str:
     """That a command names a path of the machine that recorded; empty where all paths are here."""
     if PLACE in typed.started:
         return f"The recording leaves out where the model is: put its path for {PLACE}."
@@ -255,7 +255,7 @@ def _parts(report: Report, most: int) -> Section:
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class _KernelLine:
     """One line of the table of kernels."""
 
     role: str
@@ -274,7 +274,7 @@ def _kernels(report: Report, most: int) -> Section:
     listed_rows = [row for row in rows[:most] if row.us >= _LEAST * whole]
     rest, more = whole - sum(row.us for row in listed_rows), len(rows) - len(listed_rows)
     if more:
-        listed_rows.append(_Kernel("rest", counted(more, "more row"), rest))
+        listed_rows.append(_KernelLine("rest", counted(more, "more row"), rest))
     columns = (
         cells.Text("Role", "role"),
         cells.Name("Kernel", "name"),
@@ -306,7 +306,7 @@ def _overlap(report: Report) -> tuple[str, ...]:
     )
 
 
-def _of_roles(report: Report) -> Iterator[_Kernel]:
+def _of_roles(report: Report) -> Iterator[_KernelLine]:
     phase = report.decode_roofline
     rows = sorted(phase.rows if phase else (), key=lambda row: -row.step_us)
     kernels = {(row.component, row.name): row for row in report.kernels}
@@ -317,7 +317,7 @@ def _of_roles(report: Report) -> Iterator[_Kernel]:
         if names[row.role or row.component, name] > 1 and part:
             name = f"{name} ({part})"
         kernel = kernels.get((row.component, row.name))
-        yield _Kernel(
+        yield _KernelLine(
             short_role(role, _LONGEST_ROLE),
             shorten(name, _LONGEST_NAME),
             row.step_us,
@@ -343,10 +343,10 @@ def _brief(role: str) -> str:
     return f"{served.rpartition('.')[2]}{exchanges}{how}" if exchanges else role
 
 
-def _of_run(report: Report) -> Iterator[_Kernel]:
+def _of_run(report: Report) -> Iterator[_KernelLine]:
     for row in sorted(report.kernels, key=lambda row: -row.us):
         name = shorten(short_name(row.name), _LONGEST_NAME)
-        yield _Kernel(row.component, name, row.us, None, _unit(row), row.basis)
+        yield _KernelLine(row.component, name, row.us, None, _unit(row), row.basis)
 
 
 def _caveats(report: Report) -> Iterator[str]:

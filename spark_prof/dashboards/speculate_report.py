@@ -27,7 +27,7 @@ from spark_prof.dashboards.units import (
 )
 from spark_prof.speculate.best_k import Best, DraftCount
 from spark_prof.speculate.speculate_result import IfAccepted, Proof, SpeculateResult
-from spark_prof.speculate.step_cost import Estimate
+from spark_prof.speculate.step_cost import StepCost
 
 _LONGEST = 100_000  # characters of a command: all of it
 _OF_ONE_SCREEN = ("spec_best", "spec_costs", "spec_if", "spec_serve", "spec_proof", "spec_missing")
@@ -344,17 +344,17 @@ def _drafts(number: int) -> str:
     return counted(number, "draft")
 
 
-def _factor(speed: Estimate | None) -> str | None:
+def _factor(speed: StepCost | None) -> str | None:
     return figure(speed.value, ".3f", " x") if speed else None
 
 
-def _ends(speed: Estimate | None) -> str:
+def _ends(speed: StepCost | None) -> str:
     if speed is None or speed.low is None or speed.high is None:
         return MISSING
     return f"{speed.low:.3f} to {speed.high:.3f}"
 
 
-def _with_ends(speed: Estimate | None) -> str:
+def _with_ends(speed: StepCost | None) -> str:
     if speed is None:
         return "by how much is not told"
     if speed.low is None or speed.high is None:
@@ -362,7 +362,7 @@ def _with_ends(speed: Estimate | None) -> str:
     return f"{speed.value:.2f} x, {speed.low:.2f} to {speed.high:.2f}"
 
 
-def _time_ends(time: Estimate) -> str:
+def _time_ends(time: StepCost) -> str:
     if time.low is None or time.high is None:
         return MISSING
     return between(microseconds(time.low), microseconds(time.high))

@@ -23,7 +23,7 @@ from spark_prof.analyzers.recorded_command import (
 )
 from spark_prof.analyzers.typed_command import (
     NONE,
-    Command,
+    TypedCommand,
     command,
     exports,
     recorded,
@@ -37,7 +37,14 @@ from spark_prof.dashboards.section import Document, Section, commands, listed, p
 from spark_prof.dashboards.units import counted, figure
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT
 from spark_prof.tune.tune_result import EarlierGain, Tried, TuneResult, effect_at, left_out
-from spark_prof.tune.tune_trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
+from spark_prof.tune.tune_trial import (
+    Answers,
+    Candidate,
+    CandidateTable,
+    Timed,
+    UntriedCandidate,
+    name_of,
+)
 
 _ROWS = (20, 14, 10, 7, 4)
 """Rows of each table on one screen; as many as fit."""
@@ -258,31 +265,31 @@ def _serve(result: TuneResult, typed: bool) -> Iterator[Section]:
     yield commands("tune_serve", "Serve it", lines, intro, () if any(lines) else _recorded(result))
 
 
-class _Served(NamedTuple):
+class _ServingCommand(NamedTuple):
     """What serves an answer."""
 
     environment: dict[str, str]
-    serve: Command
+    serve: TypedCommand
 
 
-def _typed(result: TuneResult) -> _Served:
+def _typed(result: TuneResult) -> _ServingCommand:
     """Of a tune that the person at the command line ran just now."""
     if in_container(result.engine):
         words = with_variables(split(result.serve), result.environment)
-        return _Served({}, typed_by_user(shlex.join(words)))
-    return _Served(result.environment, typed_by_user(result.serve))
+        return _ServingCommand({}, typed_by_user(shlex.join(words)))
+    return _ServingCommand(result.environment, typed_by_user(result.serve))
 
 
-def _served(result: TuneResult) -> _Served:
+def _served(result: TuneResult) -> _ServingCommand:
     """It is made of the answer's words and the engine's alone; empty where one can be anything."""
     side = harmless_side(" ".join(result.answer))
     engine = starting_words(result.engine, PurePath(result.model).name)
     if side is None or not (side.swaps or side.options or side.environment) or not engine:
-        return _Served({}, NONE)
+        return _ServingCommand({}, NONE)
     variables, words = exports_of(side, {}), with_options(engine, side.options)
     if in_container(engine):
-        return _Served({}, command(*with_variables(words, variables)))
-    return _Served(variables, command(*words))
+        return _ServingCommand({}, command(*with_variables(words, variables)))
+    return _ServingCommand(variables, command(*words))
 
 
 def _recorded(result: TuneResult) -> Iterator[str]:
@@ -345,7 +352,7 @@ def _untried(tried: Sequence[Tried]) -> tuple[str, ...]:
     return tuple(f"{count} more not tried: {why}." for why, count in reasons.items())
 
 
-def _counted(rows: Sequence[LeftOut]) -> Section:
+def _counted(rows: Sequence[UntriedCandidate]) -> Section:
     """How many things were left out, by where they are from; of what was asked for, each."""
     requested = [f"{row.words}: {row.why}." for row in rows if row.source in ("yours", "known")]
     sources = Counter(row.source for row in rows)
@@ -385,7 +392,7 @@ def _wrapped(words: str) -> str:
     return words if "[" in words else words.replace(",", ", ")
 
 
-def _left_out(rows: Sequence[LeftOut]) -> Section:
+def _left_out(rows: Sequence[UntriedCandidate]) -> Section:
     columns = (
         cells.Prose("Not tried", lambda row: _wrapped(row.words)),
         cells.Text("From", "source", optional=True),

@@ -19,13 +19,13 @@ _ESCAPE_SEQUENCE = re.compile(
 )
 
 
-class Figure(str):
+class WrittenFigure(str):
     """A written figure that knows its value, in the smallest unit of its kind, for sorting."""
 
     value: float
     unit: str  # that it ends with; empty where nobody asks for it
 
-    def __new__(cls, text: str, value: float = math.nan, unit: str = "") -> Figure:
+    def __new__(cls, text: str, value: float = math.nan, unit: str = "") -> WrittenFigure:
         """A text, cleaned as its unit may be foreign, and what it says; NaN for nothing."""
         figure = super().__new__(cls, text if text.isprintable() else clean(text))
         figure.value, figure.unit = float(value), unit
@@ -52,8 +52,8 @@ class ShortName(str):
 def figure(value: float | None, form: str, unit: str = "") -> str:
     """Writes a figure in one of Python's formats, with its unit behind it."""
     if value is None or not math.isfinite(value):
-        return Figure(MISSING)
-    return Figure(f"{value:{form}}{unit}", value)
+        return WrittenFigure(MISSING)
+    return WrittenFigure(f"{value:{form}}{unit}", value)
 
 
 def clean(text: str) -> str:
@@ -78,21 +78,21 @@ def shorten(text: str, width: int) -> str:
     return f"{text[:head]}...{text[len(text) - tail :]}"
 
 
-def microseconds(value: float | None) -> Figure:
+def microseconds(value: float | None) -> WrittenFigure:
     """Writes a time in the unit in which it has few digits: 8.12 us, 812.4 us, 12.35 ms, 1.23 s."""
     if value is None or not math.isfinite(value):
-        return Figure(MISSING)
+        return WrittenFigure(MISSING)
     magnitude = abs(value)
     if magnitude == 0:
-        return Figure("0 us", 0, "us")
+        return WrittenFigure("0 us", 0, "us")
     # Each limit is where the unit below would round up to it.
     if magnitude < 9.995:
-        return Figure(f"{value:.2f} us", value, "us")
+        return WrittenFigure(f"{value:.2f} us", value, "us")
     if magnitude < 999.95:
-        return Figure(f"{value:.1f} us", value, "us")
+        return WrittenFigure(f"{value:.1f} us", value, "us")
     if magnitude < 999_995:
-        return Figure(f"{value / 1e3:.2f} ms", value, "ms")
-    return Figure(f"{value / 1e6:,.2f} s", value, "s")
+        return WrittenFigure(f"{value / 1e3:.2f} ms", value, "ms")
+    return WrittenFigure(f"{value / 1e6:,.2f} s", value, "s")
 
 
 def nothing_as_missing(value: float) -> str:
@@ -103,43 +103,43 @@ def nothing_as_missing(value: float) -> str:
 def share(fraction: float | None) -> str:
     """Writes a fraction of 1 in per cent: 12.3 %."""
     if fraction is None or not math.isfinite(fraction):
-        return Figure(MISSING)
+        return WrittenFigure(MISSING)
     if 0 < abs(fraction) < 0.0005:
-        return Figure("<0.1 %" if fraction > 0 else ">-0.1 %", fraction)
-    return Figure(f"{100 * fraction:.1f} %", fraction)
+        return WrittenFigure("<0.1 %" if fraction > 0 else ">-0.1 %", fraction)
+    return WrittenFigure(f"{100 * fraction:.1f} %", fraction)
 
 
 def difference(value: float | None, reference: float | None) -> str:
     """Writes by how much a value is off its reference: +3.1 %."""
     if value is None or not reference or not math.isfinite(value / reference):
-        return Figure(MISSING)
-    return Figure(f"{100 * (value / reference - 1):+.1f} %", value / reference - 1)
+        return WrittenFigure(MISSING)
+    return WrittenFigure(f"{100 * (value / reference - 1):+.1f} %", value / reference - 1)
 
 
 def count(number: int) -> str:
     """Writes a whole number with its thousands apart: 12,345."""
-    return Figure(f"{number:,}", number)
+    return WrittenFigure(f"{number:,}", number)
 
 
 def size(number_of_bytes: float) -> str:
     """Writes bytes in binary units: 512 B, 1.50 GiB."""
     value = float(round(number_of_bytes))
     if abs(value) < 1024:
-        return Figure(f"{value:.0f} B", value)
+        return WrittenFigure(f"{value:.0f} B", value)
     scaled = value / 1024
     for unit in ("KiB", "MiB", "GiB"):
         if abs(scaled) < 1023.995:
-            return Figure(f"{scaled:.2f} {unit}", value)
+            return WrittenFigure(f"{scaled:.2f} {unit}", value)
         scaled /= 1024
-    return Figure(f"{scaled:,.2f} TiB", value)
+    return WrittenFigure(f"{scaled:,.2f} TiB", value)
 
 
 def decimal_size(number_of_bytes: float) -> str:
     """Writes bytes in units of 1000, as bandwidths are given: 512 B, 26.5 MB, 1.904 GB."""
     for unit, value, digits in (("GB", 1e9, 3), ("MB", 1e6, 1), ("kB", 1e3, 1)):
         if abs(number_of_bytes) >= 0.99995 * value:
-            return Figure(f"{number_of_bytes / value:,.{digits}f} {unit}", number_of_bytes)
-    return Figure(f"{number_of_bytes:.0f} B", number_of_bytes)
+            return WrittenFigure(f"{number_of_bytes / value:,.{digits}f} {unit}", number_of_bytes)
+    return WrittenFigure(f"{number_of_bytes:.0f} B", number_of_bytes)
 
 
 def rate(a_second: float) -> str:
@@ -150,18 +150,18 @@ def rate(a_second: float) -> str:
 def bandwidth(bytes_a_second: float | None) -> str:
     """Writes bytes per second in decimal units, as data sheets do: 3,350 GB/s, 16.8 GB/s."""
     if bytes_a_second is None or not math.isfinite(bytes_a_second):
-        return Figure(MISSING)
+        return WrittenFigure(MISSING)
     digits = 0 if bytes_a_second >= 1e11 else 1
-    return Figure(f"{bytes_a_second / 1e9:,.{digits}f} GB/s", bytes_a_second)
+    return WrittenFigure(f"{bytes_a_second / 1e9:,.{digits}f} GB/s", bytes_a_second)
 
 
 def operations(number: float, unit: str = "") -> str:
     """Writes a number of operations: 7.27 Gop, 1.28 T."""
     scale, letter = (1e12, "T") if number >= 1e11 else (1e9, "G")
-    return Figure(f"{number / scale:,.2f} {letter}{unit}", number)
+    return WrittenFigure(f"{number / scale:,.2f} {letter}{unit}", number)
 
 
-def between(low: Figure, high: Figure, word: str = "to") -> str:
+def between(low: WrittenFigure, high: WrittenFigure, word: str = "to") -> str:
     """Writes from where to where, the unit once where both have the same: 1.20 to 3.40 us."""
     return f"{low.number if low.unit == high.unit else low} {word} {high}"
 

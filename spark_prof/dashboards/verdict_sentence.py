@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_prof.analyzers.ceilings.schemes import bits_of
-from spark_prof.analyzers.fallbacks.verdict import Verdict
+from spark_prof.analyzers.fallbacks.verdict import DoctorVerdict
 from spark_prof.dashboards.units import count, shorten
 
 _LONGEST = 500
@@ -27,7 +27,7 @@ _NOT_LOOKED = {
 }
 
 
-def verdict_sentence(verdicts: Sequence[Verdict]) -> str:
+def verdict_sentence(verdicts: Sequence[DoctorVerdict]) -> str:
     """The worst verdict as a sentence, and the others behind it; empty where there is none.
 
     "KV cache full: 55 run, 40 wait."
@@ -51,7 +51,7 @@ def unknown_sentence(number: int) -> str:
     )
 
 
-def _sentence(one: Verdict) -> str:
+def _sentence(one: DoctorVerdict) -> str:
     if one.kind in ("not-started", "died", "failed-before"):
         return _failed(one)
     if one.kind in ("weight-only", "emulated", "unquantized"):
@@ -78,12 +78,12 @@ def _sentence(one: Verdict) -> str:
     return _with_unknown("Nothing to change was found", one)
 
 
-def _with_unknown(text: str, one: Verdict) -> str:
+def _with_unknown(text: str, one: DoctorVerdict) -> str:
     unknown = unknown_sentence(one.unknown)
     return f"{text}; {unknown}" if unknown else text
 
 
-def _failed(one: Verdict) -> str:
+def _failed(one: DoctorVerdict) -> str:
     where = f" in {one.subject}" if one.subject else ""
     what = shorten(one.what.rstrip(". "), _LONGEST) or "the log does not have the error"
     how = {
@@ -94,7 +94,7 @@ def _failed(one: Verdict) -> str:
     return f"{how}: {what}{where}"
 
 
-def _layers(one: Verdict) -> str:
+def _layers(one: DoctorVerdict) -> str:
     *most, last = (_NAMES.get(name, name) for name in one.layers or (one.subject,))
     names = f"{', '.join(most)} and {last}" if most else last
     bits = bits_of(one.weights) or 16

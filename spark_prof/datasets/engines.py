@@ -40,7 +40,7 @@ class Executor(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Value]):
+class ItemOutcome(Generic[Value]):
     """What became of one item: a value, or the reason why there is none."""
 
     value: Value | None
@@ -49,7 +49,7 @@ class Outcome(Generic[Value]):
 
 def run_each(
     function: Callable[[Item], Value], items: Sequence[Item], engine: Executor
-) -> list[Outcome[Value]]:
+) -> list[ItemOutcome[Value]]:
     """What the function returns for each item, in their order; a failure ends none of the others.
 
     Every worker must be able to import the function, and to find the items' paths.
@@ -62,22 +62,22 @@ def run_each(
     return list(_in_processes(function, items, workers))
 
 
-def _attempt(function: Callable[[Item], Value], item: Item) -> Outcome[Value]:
+def _attempt(function: Callable[[Item], Value], item: Item) -> ItemOutcome[Value]:
     """Runs in the worker: a broken file must not end the others, whatever it brings about."""
     try:
-        return Outcome(function(item))
+        return ItemOutcome(function(item))
     except SparkProfError as error:
-        return Outcome(None, str(error))
+        return ItemOutcome(None, str(error))
     except MemoryError:
-        return Outcome(None, "there is not enough memory for it")
+        return ItemOutcome(None, "there is not enough memory for it")
     except Exception as error:
         text = " ".join(str(error).split())[:_LONGEST]
-        return Outcome(None, f"unexpected {type(error).__name__}: {text}; please report this")
+        return ItemOutcome(None, f"unexpected {type(error).__name__}: {text}; please report this")
 
 
 def _in_processes(
     function: Callable[[Item], Value], items: Sequence[Item], workers: int
-) -> Iterator[Outcome[Value]]:
+) -> Iterator[ItemOutcome[Value]]:
     # Not forked: a fork copies the locks of Arrow's and DuckDB's threads as they stand.
     context = multiprocessing.get_context("spawn")
     with (
@@ -97,7 +97,7 @@ def _in_processes(
                     try:
                         yield alone.submit(_attempt, function, item).result()
                     except BrokenProcessPool:
-                        yield Outcome(None, _DIED)
+                        yield ItemOutcome(None, _DIED)
 
 
 def _begin(folder: str, parent: int) -> None:
@@ -115,7 +115,9 @@ def _end_workers() -> None:
         worker.kill()
 
 
-def _on_ray(function: Callable[[Item], Value], items: Sequence[Item]) -> Iterator[Outcome[Value]]:
+def _on_ray(
+    function: Callable[[Item], Value], items: Sequence[Item]
+) -> Iterator[ItemOutcome[Value]]:
     try:
         import ray
     except ImportError as error:
@@ -138,7 +140,7 @@ def _on_ray(function: Callable[[Item], Value], items: Sequence[Item]) -> Iterato
             try:
                 yield ray.get(one)
             except ray.exceptions.RayError as error:
-                yield Outcome(None, f"{_DIED} ({_first_line(error)})")
+                yield ItemOutcome(None, f"{_DIED} ({_first_line(error)})")
     finally:
         if not found_running:
             ray.shutdown()

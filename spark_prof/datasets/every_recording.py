@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path, PurePosixPath
 
-from spark_prof.analyzers.dataset import Dataset, DatasetRecording, Failure, recording_of
-from spark_prof.datasets.engines import Executor, Outcome, run_each
+from spark_prof.analyzers.dataset import Dataset, DatasetRecording, ReadFailure, recording_of
+from spark_prof.datasets.engines import Executor, ItemOutcome, run_each
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.formats import without_endings
@@ -15,7 +15,7 @@ from spark_prof.traces.resolve import Folder, Member, fetched, find_members, is_
 
 def import_each(
     source: str, out: Path, like: Path | None, engine: Executor
-) -> list[tuple[str, Outcome[tuple[str, ...]]]]:
+) -> list[tuple[str, ItemOutcome[tuple[str, ...]]]]:
     """Imports each recording below a folder or its URL into a folder of that name below `out`.
 
     With Ray every worker must be able to read the one and to write the other.
@@ -62,7 +62,7 @@ def summarize_dataset(folder: Folder, engine: Executor = Executor.LOCAL) -> Data
     outcomes = run_each(summarize_member, members, engine)
     summaries = [outcome.value for outcome in outcomes if outcome.value is not None]
     failures = tuple(
-        Failure(member.name, outcome.reason)
+        ReadFailure(member.name, outcome.reason)
         for member, outcome in zip(members, outcomes, strict=True)
         if outcome.value is None
     )

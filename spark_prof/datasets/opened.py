@@ -12,7 +12,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.compressed import is_zip_with, unpacked
-from spark_prof.traces.measured import Measured, measured_for
+from spark_prof.traces.measured import MeasuredMachine, measured_for
 from spark_prof.traces.resolve import (
     AbResult,
     BundleFolder,
@@ -23,7 +23,9 @@ from spark_prof.traces.resolve import (
 )
 
 
-def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> Measured | None:
+def ceilings_for(
+    bundle: Bundle, rank: int | None, file: Path | None = None
+) -> MeasuredMachine | None:
     """What `spark-prof doctor --measure` kept of the GPU of a rank; None where it kept nothing.
 
     The rank is the lowest one if None; the file the latest one on this machine if nobody named one.

@@ -17,7 +17,7 @@ from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import step_books
-from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.analyzers.summary import ReportWithRows, summary_of
 from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColumns, columns_of
 from spark_prof.analyzers.views.waterfall import whole
 from spark_prof.arrays import Int64s
@@ -140,7 +140,7 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
     )
 
 
-def _books(summary: Summary) -> pd.DataFrame:
+def _books(summary: ReportWithRows) -> pd.DataFrame:
     """The rows of `step_books`; without times NaN where they would need them."""
     steps = summary.steps
     if not summary.timed:

@@ -35,7 +35,7 @@ from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.scopes import enclosing, groups
-from spark_prof.traces.tables import TABLES, Column, Table, empty_table
+from spark_prof.traces.tables import TABLES, Table, TableColumn, empty_table
 
 _WORK = ("name", "kind", "start_ns", "end_ns", "device", "stream", "correlation")
 _KERNELS = TABLES["kernels"].schema
@@ -195,7 +195,7 @@ def create_views(
             for rank in bundle.ranks:
                 rows_of_rank = pa.Table.from_pandas(rows_of(bundle, rank), preserve_index=False)
                 _write(_place(place, number, rank), rows_of_rank)
-        _view(database, name, [Column(f.name, f.type, "") for f in fields], place)
+        _view(database, name, [TableColumn(f.name, f.type, "") for f in fields], place)
     database.execute(f"CREATE VIEW launches AS {LAUNCHES}")
     database.execute("CREATE MACRO kernel_id(name) AS left(sha256(name), 10)")
 
@@ -211,7 +211,7 @@ def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> None:
 
 
 def _view(
-    database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[Column], folder: Path
+    database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[TableColumn], folder: Path
 ) -> None:
     """The files in a folder as a view; one from before a column came has its default."""
     chosen = ", ".join(
@@ -259,7 +259,7 @@ _ZONED = re.compile(r"""("(?:[^"]|"")*"|'(?:[^']|'')*')|TIMESTAMP(?:_NS)? WITH T
 
 
 @dataclass(frozen=True)
-class Result:
+class QueryResult:
     """What a query finds; it runs when its rows are asked for."""
 
     columns: tuple[str, ...]  # their names, no two the same
@@ -299,7 +299,7 @@ _NO_COLUMN = re.compile(r'column "([^"]{1,99})" not found')
 
 
 @contextmanager
-def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
+def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[QueryResult]:
     """Runs one SELECT, WITH, FROM, DESCRIBE, SHOW or SUMMARIZE statement over the bundles.
 
     The bundles are by the name that they have in the column `bundle`.
@@ -321,7 +321,7 @@ def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
             # Only its names: every way of asking a relation for rows runs the query again.
             with _one_line(database), interrupted_by(database.interrupt):
                 columns = database.sql(sql).columns
-            yield Result(_unique(columns), database, sql, folder)
+            yield QueryResult(_unique(columns), database, sql, folder)
 
 
 def _check(database: duckdb.DuckDBPyConnection, sql: str) -> None:

@@ -19,8 +19,8 @@ from spark_prof.dashboards.sections import run_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.errors import CommandError
 from spark_prof.explorer import cache, state, widgets
-from spark_prof.explorer.cache import Reading
-from spark_prof.explorer.entries import Entry, find_entries
+from spark_prof.explorer.cache import RankReading
+from spark_prof.explorer.entries import SourceEntry, find_entries
 from spark_prof.explorer.state import Sources
 
 _AGAIN = 2.0  # seconds between looks at a source that is still being recorded
@@ -31,7 +31,7 @@ _STYLE = _HERE / "app.css"
 _PLACES = f"<script>{(_HERE / 'places.js').read_text('utf-8')}</script>"
 
 
-def _choose_source(entries: Sequence[Entry]) -> int:
+def _choose_source(entries: Sequence[SourceEntry]) -> int:
     """Draws the list of sources; the place of the chosen one."""
     if len(entries) == 1:
         widgets.lines(entries[0].label)
@@ -67,12 +67,12 @@ def _empty(prepared: Prepared, recordings: int) -> frozenset[str]:
     return frozenset(path for path, is_empty in empty.items() if is_empty)
 
 
-def _watch(reading: Reading) -> None:
+def _watch(reading: RankReading) -> None:
     """Draws the page again when its source has changed; says since when it shows what it shows."""
     st.fragment(_look, run_every=_AGAIN)(reading, reading.began)
 
 
-def _look(reading: Reading, drawn: float) -> None:
+def _look(reading: RankReading, drawn: float) -> None:
     line = "Read at {}; it is read again when it changes."
     with suppress(CommandError):
         if reading.get().live:
@@ -83,7 +83,7 @@ def _look(reading: Reading, drawn: float) -> None:
 
 
 def _open_shown(
-    entries: Sequence[Entry],
+    entries: Sequence[SourceEntry],
     place: int,
     ranks: Sequence[int],
     below: DeltaGenerator,
@@ -115,7 +115,7 @@ def _open_shown(
     return Sources(prepared, read, labels, index)
 
 
-def _first(entry: Entry, default: int | None) -> Prepared:
+def _first(entry: SourceEntry, default: int | None) -> Prepared:
     """The rank that the address names, or the default one where it names none that there is."""
     named = state.chosen("rank")
     if named.isdecimal() and len(named) < 7:
@@ -126,7 +126,7 @@ def _first(entry: Entry, default: int | None) -> Prepared:
     return _read(entry, default)
 
 
-def _read(entry: Entry, rank: int | None) -> Prepared:
+def _read(entry: SourceEntry, rank: int | None) -> Prepared:
     if entry.fault:
         raise CommandError(entry.fault)
     return cache.read(entry.source, rank, entry.label)
@@ -193,7 +193,7 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
 class _View:
     """What is looked at, on whichever page."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[SourceEntry]
     place: int
     ranks: Sequence[int]  # that can be chosen, all if empty
     below: DeltaGenerator

@@ -19,7 +19,7 @@ from spark_prof.traces.resolve import source_state
 _MOST = 6  # recordings that are kept; the one that was looked at longest ago goes first
 
 
-class Reading:
+class RankReading:
     """One rank of a source.
 
     Args:
@@ -71,11 +71,11 @@ class Reading:
 
 
 @st.cache_resource(show_spinner=False, max_entries=_MOST)
-def _reading(source: str, rank: int | None) -> Reading:
-    return Reading(source, rank)
+def _reading(source: str, rank: int | None) -> RankReading:
+    return RankReading(source, rank)
 
 
-def reading(source: str, rank: int | None = None) -> Reading:
+def reading(source: str, rank: int | None = None) -> RankReading:
     """The reading of a source, the same one for whoever asks."""
     lowest = _reading(source, None)
     return lowest if rank in (None, lowest.rank) else _reading(source, rank)

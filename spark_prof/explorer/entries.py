@@ -20,7 +20,7 @@ _NEWEST = 8
 
 
 @dataclass(frozen=True)
-class Entry:
+class SourceEntry:
     """One source to look at."""
 
     source: str
@@ -30,27 +30,29 @@ class Entry:
 
 
 @lru_cache(maxsize=4)
-def find_entries(*sources: str) -> tuple[tuple[Entry, ...], tuple[Path, ...]]:
+def find_entries(*sources: str) -> tuple[tuple[SourceEntry, ...], tuple[Path, ...]]:
     """Looks at the beginning of each source, once: it stays what it was.
 
     Returns:
         What can be chosen: a folder of recordings becomes its recordings. And those that are
         results of load generators, which are shown beside recordings.
     """
-    unlabeled: list[Entry] = []
+    unlabeled: list[SourceEntry] = []
     clients: list[Path] = []
     for source in sources:
         try:
             what = resolve(source)
         except CommandError as error:
-            unlabeled.append(Entry(source, "", fault=str(error)))
+            unlabeled.append(SourceEntry(source, "", fault=str(error)))
             continue
         if isinstance(what, LoadTest):
             clients.append(Path(source))
         elif isinstance(what, Folder):
-            unlabeled += [Entry(member.source, "") for member in what.members]
+            unlabeled += [SourceEntry(member.source, "") for member in what.members]
         else:
-            unlabeled.append(Entry(source, "", what.file if isinstance(what, AbResult) else None))
+            unlabeled.append(
+                SourceEntry(source, "", what.file if isinstance(what, AbResult) else None)
+            )
         if len(unlabeled) > MOST_ENTRIES:
             raise CommandError(
                 f"{source} makes it more than {MOST_ENTRIES:,} recordings; give a folder of fewer"

@@ -66,7 +66,7 @@ def is_installed() -> bool:
 def routes() -> list[BaseRoute]:
     """What the server answers beside Streamlit: the UI where it is installed, and traces."""
     folder = _folder()
-    files = [Mount(_UI, _Guarded(directory=folder))] if folder else []
+    files = [Mount(_UI, _GuardedHandler(directory=folder))] if folder else []
     nothing = Route(f"{_NOTHING}/{{asked:path}}", _nothing, methods=["GET", "POST"])
     return [*files, nothing, Route(f"{_TRACES}/{{key}}.json", _trace)]
 
@@ -106,7 +106,7 @@ def go_to(begin_ns: int, end_ns: int) -> str:
     )
 
 
-class _Guarded(StaticFiles):
+class _GuardedHandler(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         if path.endswith(f"/{_BUNDLE}") and (program := _bundle(self.lookup_path(path)[0])):
             return Response(program, media_type="text/javascript")

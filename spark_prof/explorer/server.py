@@ -75,7 +75,7 @@ def address_in_url(host: str) -> str:
 
 
 if TYPE_CHECKING:
-    from spark_prof.explorer.cache import Reading
+    from spark_prof.explorer.cache import RankReading
 
 _SCRIPT = Path(__file__).parent / "script" / "explorer.py"
 _FLAGS = {
@@ -251,7 +251,7 @@ def first_page(names: Sequence[str]) -> str:
     return "compare" if len(names) == len(entries) == len(whole) == 2 else ""
 
 
-def _read(one: Reading) -> None:
+def _read(one: RankReading) -> None:
     """Reads while nobody waits; what is wrong is said by the page."""
     with suppress(CommandError):
         one.get()

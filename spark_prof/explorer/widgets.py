@@ -13,10 +13,10 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_names
-from spark_prof.analyzers.typed_command import Command
+from spark_prof.analyzers.typed_command import TypedCommand
 from spark_prof.dashboards.render.html_page import draw_figure
 from spark_prof.dashboards.section import Section, values_of, without_bars
-from spark_prof.dashboards.units import MISSING, Figure, clean, count
+from spark_prof.dashboards.units import MISSING, WrittenFigure, clean, count
 from spark_prof.explorer import state
 
 MOST_ROWS = 2000  # so many rows are sent to the browser; the CSV has all
@@ -155,7 +155,9 @@ def _titles(frame: pd.DataFrame) -> list[str]:
 
 
 def _cleaned(value: Any) -> Any:
-    return clean(value) if isinstance(value, str) and not isinstance(value, Figure) else value
+    return (
+        clean(value) if isinstance(value, str) and not isinstance(value, WrittenFigure) else value
+    )
 
 
 def _is_text(values: pd.Series[Any]) -> bool:
@@ -232,7 +234,7 @@ def folded(name: str, label: str, draw: Callable[[], object]) -> None:
     fold()
 
 
-def command(text: Command) -> None:
+def command(text: TypedCommand) -> None:
     """Draws a command, which a click copies.
 
     st.code would load what colours the programs of a hundred languages: half a second of a start.

@@ -146,7 +146,7 @@ _LEAST_MATCHED = 0.5
 
 
 @dataclass(frozen=True)
-class _Sequence:
+class _ReferenceStep:
     """Kernels of a reference step in launch order, places as numbers of Reference.places or -1.
 
     Of steps that launch kernels of the same names, one stands for all.
@@ -158,12 +158,12 @@ class _Sequence:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceTrace:
     """A trace whose layers are known."""
 
     source: str
     places: pd.DataFrame
-    sequences: dict[str, list[_Sequence]]
+    sequences: dict[str, list[_ReferenceStep]]
 
     def place(self, names: tuple[str, ...], phase: str) -> Int64s | None:
         """The place of each kernel of a step, -1 for none; None where no step is like it.
@@ -183,7 +183,7 @@ class Reference:
         return _filled(names, partners[best], fitting[best])
 
 
-def reference_of(bundle: Bundle, rank: int) -> Reference:
+def reference_of(bundle: Bundle, rank: int) -> ReferenceTrace:
     """Reads what one rank of a bundle knows about its kernels' places."""
     rank = rank if rank in bundle.ranks else bundle.ranks[0]
     kernels = place_kernels(bundle, rank, ["module"])
@@ -196,16 +196,16 @@ def reference_of(bundle: Bundle, rank: int) -> Reference:
     is_placed = kernels["placed"] & (kernels["component"] != "other")
     places, number = distinct(frame, is_placed.to_numpy())
     phases = bundle.frame("steps", rank, ["step", "phase"]).set_index("step")["phase"].astype(str)
-    counters: dict[str, Counter[_Sequence]] = {}
+    counters: dict[str, Counter[_ReferenceStep]] = {}
     for step, rows in kernels.assign(place=number).groupby("step", sort=True):
         names, components = (tuple(rows[name].astype(str)) for name in ("name", "component"))
-        sequence = _Sequence(names, components, rows["place"].to_numpy())
+        sequence = _ReferenceStep(names, components, rows["place"].to_numpy())
         counters.setdefault(phases.get(step, "unknown"), Counter())[sequence] += 1
     common = {
         phase: [sequence for sequence, _ in counter.most_common(_MOST_SEQUENCES)]
         for phase, counter in counters.items()
     }
-    return Reference(bundle.path.name, places, common)
+    return ReferenceTrace(bundle.path.name, places, common)
 
 
 def distinct(rows: pd.DataFrame, chosen: Flags) -> tuple[pd.DataFrame, Int64s]:
@@ -216,7 +216,7 @@ def distinct(rows: pd.DataFrame, chosen: Flags) -> tuple[pd.DataFrame, Int64s]:
     return mine.drop_duplicates().reset_index(drop=True), number
 
 
-def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence) -> Int64s:
+def _filled(names: tuple[str, ...], partner: Int64s, sequence: _ReferenceStep) -> Int64s:
     """The place of each kernel: its partner's, else what the kernels there agree on.
 
     A kernel without partner, as one that a compiler made of several, stands for those of the
@@ -305,7 +305,7 @@ class Layers:
     """What tells the layers where no range does."""
 
     # Traces of the same model whose layers are known, by rank; the entry None serves all ranks.
-    references: dict[int | None, Reference] = field(default_factory=dict)
+    references: dict[int | None, ReferenceTrace] = field(default_factory=dict)
     # Captured graphs, by rank; the entry None serves all ranks.
     captures: dict[int | None, list[Capture]] = field(default_factory=dict)
 
@@ -364,7 +364,11 @@ class Layers:
 
 
 def _aligned(
-    kernels: pd.DataFrame, is_open: Flags, reference: Reference, steps: ImportedSteps, free: int
+    kernels: pd.DataFrame,
+    is_open: Flags,
+    reference: ReferenceTrace,
+    steps: ImportedSteps,
+    free: int,
 ) -> Placed:
     """The kernels, the open ones placed as their partners in the reference."""
     phase = steps.frame()["phase"].to_numpy()

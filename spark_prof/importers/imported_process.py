@@ -22,7 +22,7 @@ from spark_prof.importers.modules import Modules, model_of, modules_of
 from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.demangle import demangled
 from spark_prof.traces.execution import Execution
-from spark_prof.traces.foreign import Process, Window, operator_rows
+from spark_prof.traces.foreign import ForeignProcess, Window, operator_rows
 from spark_prof.traces.host_timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 from spark_prof.traces.scopes import NO_SCOPE
 
@@ -161,7 +161,7 @@ class ProcessWriter:
     """Writes one process, window by window."""
 
     def __init__(
-        self, process: Process, rank: int, tables: TableFiles, layers: Layers, source: str
+        self, process: ForeignProcess, rank: int, tables: TableFiles, layers: Layers, source: str
     ) -> None:
         self.process, self.rank = process, rank
         self.lost: list[str] = []

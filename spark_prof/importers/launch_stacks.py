@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.importers.modules import names_module
-from spark_prof.traces.foreign import Foreign, Process
+from spark_prof.traces.foreign import Foreign, ForeignProcess
 from spark_prof.traces.scopes import NO_SCOPE
 
 Stacks = Mapping[int, Sequence[str]]
@@ -29,7 +29,7 @@ def with_stacks(foreign: Foreign, stacks: Mapping[int | None, Stacks]) -> Foreig
     return replace(foreign, processes=processes)
 
 
-def _placed(process: Process, stacks: Stacks) -> Process:
+def _placed(process: ForeignProcess, stacks: Stacks) -> ForeignProcess:
     nodes = set(process.nodes["node"].tolist())
     rows = [
         (node, node, node >> 32, 0, process.scopes.child(NO_SCOPE, frame))

@@ -151,7 +151,7 @@ class Modules:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _Scope:
     """A scope with what is known about it."""
 
     name: ModuleName
@@ -182,11 +182,11 @@ def modules_of(scopes: Scopes) -> Modules:
     return Modules(frame.rename_axis("module").reset_index(), of_scope, layers)
 
 
-def _named(scopes: Scopes) -> list[_Node]:
+def _named(scopes: Scopes) -> list[_Scope]:
     """Path and component of each scope; its layer only where the path itself says it."""
     names = [module_name(name) or ModuleName() for name in scopes.names]
     mixtures = {n.path.rpartition(".experts")[0] for n in names if ".experts" in n.path}
-    nodes: list[_Node] = []
+    nodes: list[_Scope] = []
     for name, parent in zip(names, scopes.parents, strict=True):
         around = nodes[parent] if parent != NO_SCOPE else None
         if name.path:
@@ -207,11 +207,11 @@ def _named(scopes: Scopes) -> list[_Node]:
             component = component or around.component
             # A module that all layers share has the path of the first: its caller knows better.
             layer = around.layer if around.layer >= 0 else layer
-        nodes.append(_Node(name, parent, path, component, layer))
+        nodes.append(_Scope(name, parent, path, component, layer))
     return nodes
 
 
-def _with_layers(nodes: list[_Node]) -> list[_Node]:
+def _with_layers(nodes: list[_Scope]) -> list[_Scope]:
     """The nodes, those inside a decoder layer that only classes name with its number.
 
     The layers of a model are siblings that hold attention, experts or the like; those of one class
@@ -249,7 +249,7 @@ def _with_layers(nodes: list[_Node]) -> list[_Node]:
     if longest and (len(longest) == 1 or longest[0][0] < longest[1][0]):
         for stack in decoders[longest[-1][1]]:
             layer_at.update({scope: number for number, scope in enumerate(stack)})
-    placed: list[_Node] = []
+    placed: list[_Scope] = []
     for scope, node in enumerate(nodes):
         outer = placed[node.parent].layer if node.parent != NO_SCOPE else -1
         layer = node.layer
@@ -259,7 +259,7 @@ def _with_layers(nodes: list[_Node]) -> list[_Node]:
     return placed
 
 
-def _holding_core(nodes: list[_Node]) -> list[bool]:
+def _holding_core(nodes: list[_Scope]) -> list[bool]:
     """Whether something inside each node is what layers are made of."""
     holds = [False] * len(nodes)
     for scope in reversed(range(len(nodes))):
@@ -269,7 +269,7 @@ def _holding_core(nodes: list[_Node]) -> list[bool]:
     return holds
 
 
-def _linears_of_attention(nodes: list[_Node]) -> list[_Node]:
+def _linears_of_attention(nodes: list[_Scope]) -> list[_Scope]:
     """The plain linear modules of Hugging Face's attention: the last is o_proj, the rest qkv."""
     inside: dict[int, list[int]] = defaultdict(list)
     for scope, node in enumerate(nodes):

@@ -21,7 +21,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.importers.imported_layers import (
     Capture,
     Layers,
-    Reference,
+    ReferenceTrace,
     captures_of,
     reference_of,
 )
@@ -42,7 +42,7 @@ from spark_prof.traces.bundle import (
 )
 from spark_prof.traces.checkpoint import is_model
 from spark_prof.traces.claim import Claim, staged
-from spark_prof.traces.foreign import Foreign, Process
+from spark_prof.traces.foreign import Foreign, ForeignProcess
 from spark_prof.traces.formats import (
     BENCHMARK,
     BUNDLE,
@@ -161,7 +161,7 @@ class _Writer:
             for line, ranks in self._lost_by_rank.items()
         ]
 
-    def _ranks(self, processes: Sequence[Process]) -> list[int]:
+    def _ranks(self, processes: Sequence[ForeignProcess]) -> list[int]:
         """A rank for each process: its own, else the next free number."""
         used = {int(name.removeprefix("rank")) for name in self._facts}
         ranks = []
@@ -326,7 +326,7 @@ def _layers(like: Path, stack: ExitStack) -> Layers:
     bundle = stack.enter_context(open_source(like))
     if not bundle.ranks:
         raise CommandError(f"{like} has no steps, so nothing can be aligned with it")
-    references: dict[int | None, Reference] = {
+    references: dict[int | None, ReferenceTrace] = {
         rank: reference_of(bundle, rank) for rank in bundle.ranks
     }
     return Layers(references | {None: references[bundle.ranks[0]]})

@@ -191,7 +191,7 @@ class WrongResult(Exception):  # noqa: N818 - it names what is wrong, not an err
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class KernelCandidate:
     """A kernel that is checked and timed."""
 
     name: str  # what results call it

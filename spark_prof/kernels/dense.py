@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from spark_prof.kernels.candidate import Layer, LinearLayer, Replacement
-from spark_prof.kernels.dispatch import Choice, choose, configured
+from spark_prof.kernels.dispatch import DispatchChoice, choose, configured
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
     architecture,
@@ -22,7 +22,7 @@ from spark_prof.kernels.operands import (
 from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, kernel_code, pack_linear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 
 LISTED = (
     {
@@ -128,14 +128,14 @@ def default_config(
     return replace(config, split=split)
 
 
-def config_for(work: Work, _processors: int) -> LinearConfig:
+def config_for(work: TunedShape, _processors: int) -> LinearConfig:
     """The default for a piece of work."""
     return default_config(work.rows, work.columns, work.tokens, work.format)
 
 
 def choose_linear(
     weight: PackedLinear, tokens: int, *, insist: bool = False
-) -> Choice[LinearConfig]:
+) -> DispatchChoice[LinearConfig]:
     """Chooses between `linear` and whatever it would replace."""
     rows, columns = weight.rows, weight.columns
     arch = architecture(weight.weights.device)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
+from spark_prof.kernels.tuning import Tuned, TunedShape, TuningRun, known_runs
 
 FARTHEST = 2.0
 """The largest factor between a shape and the measured one that speaks for it."""
@@ -35,7 +35,7 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
-class Choice(Generic[Config]):
+class DispatchChoice(Generic[Config]):
     """What to run."""
 
     # None to run the fallback. As measured, fields of `dense.LinearConfig` or `moe.MoeConfig` by
@@ -55,9 +55,9 @@ def choose(
     experts: int = 1,
     top_k: int = 1,
     insist: bool = False,
-    runs: Sequence[Run] | None = None,
+    runs: Sequence[TuningRun] | None = None,
     gpu: str | None = None,
-) -> Choice[Mapping[str, int]]:
+) -> DispatchChoice[Mapping[str, int]]:
     """Chooses between a kernel and its fallback by what was measured.
 
     Args:
@@ -73,7 +73,7 @@ def choose(
     Raises:
         KernelError: a file of measurements is damaged.
     """
-    work = Work(kernel, format, rows, columns, tokens, experts, top_k)
+    work = TunedShape(kernel, format, rows, columns, tokens, experts, top_k)
     runs = known_runs() if runs is None else runs
     here = [run for run in runs if run.architecture == architecture]
     if not here:
@@ -92,14 +92,14 @@ def choose(
             why = f"no fallback was measured beside {_measurement_text(row, run)}"
             return _unknown(why, insist, neighbours[-1][0].config)
         if not row.wins:
-            return Choice(None, f"{row.fallback} is faster: {_measurement_text(row, run)}")
+            return DispatchChoice(None, f"{row.fallback} is faster: {_measurement_text(row, run)}")
         if not run.speaks_for(row, gpu):
             why = (
                 f"{gpu} may differ, and {row.ratio:.2f} x is little: {_measurement_text(row, run)}"
             )
             return _unknown(why, insist, neighbours[-1][0].config)
     row, run = neighbours[-1]
-    return Choice(row.config, _measurement_text(row, run))
+    return DispatchChoice(row.config, _measurement_text(row, run))
 
 
 def _this_gpu() -> str:
@@ -111,11 +111,15 @@ def _this_gpu() -> str:
 
 def _unknown(
     why: str, insist: bool, config: Mapping[str, int] | None = None
-) -> Choice[Mapping[str, int]]:
-    return Choice(config or {}, f"{why}, but it was insisted on") if insist else Choice(None, why)
+) -> DispatchChoice[Mapping[str, int]]:
+    return (
+        DispatchChoice(config or {}, f"{why}, but it was insisted on")
+        if insist
+        else DispatchChoice(None, why)
+    )
 
 
-def _rows_of_work(work: Work, runs: Iterable[Run]) -> Iterator[tuple[Tuned, Run]]:
+def _rows_of_work(work: TunedShape, runs: Iterable[TuningRun]) -> Iterator[tuple[Tuned, TuningRun]]:
     key = (work.kernel, work.format, work.experts, work.top_k)
     for run in runs:
         for row in run.rows:
@@ -124,9 +128,11 @@ def _rows_of_work(work: Work, runs: Iterable[Run]) -> Iterator[tuple[Tuned, Run]
                 yield row, run
 
 
-def _nearest(work: Work, rows: Iterable[tuple[Tuned, Run]]) -> list[tuple[Tuned, Run]]:
+def _nearest(
+    work: TunedShape, rows: Iterable[tuple[Tuned, TuningRun]]
+) -> list[tuple[Tuned, TuningRun]]:
     """The measurements of the nearest shape; of two equally near ones the smaller."""
-    shapes: dict[tuple[float, int, int], list[tuple[Tuned, Run]]] = {}
+    shapes: dict[tuple[float, int, int], list[tuple[Tuned, TuningRun]]] = {}
     for row, run in rows:
         factor = _factor(work.rows, row.work.rows) * _factor(work.columns, row.work.columns)
         if factor <= FARTHEST:
@@ -138,7 +144,9 @@ def _factor(one: int, other: int) -> float:
     return max(one, other) / min(one, other) if min(one, other) > 0 else math.inf
 
 
-def _neighbours(tokens: int, rows: Sequence[tuple[Tuned, Run]]) -> list[tuple[Tuned, Run]]:
+def _neighbours(
+    tokens: int, rows: Sequence[tuple[Tuned, TuningRun]]
+) -> list[tuple[Tuned, TuningRun]]:
     """The measurements at the next smaller and the next larger number of tokens."""
     # Of several measurements of one number the last counts: runs are in order.
     latest = {row.work.tokens: (row, run) for row, run in rows}
@@ -151,7 +159,7 @@ def _neighbours(tokens: int, rows: Sequence[tuple[Tuned, Run]]) -> list[tuple[Tu
     return [above[0]] if below[-1] == above[0] else [below[-1], above[0]]
 
 
-def _measurement_text(row: Tuned, run: Run) -> str:
+def _measurement_text(row: Tuned, run: TuningRun) -> str:
     of = row.work
     shape = f"{of.rows} x {of.columns}, {of.tokens} token{'' if of.tokens == 1 else 's'}"
     against = "" if row.fallback_us is None else f" against {row.fallback_us:.2f} of {row.fallback}"
@@ -162,10 +170,12 @@ _UNIT = 128
 """Columns that a warp takes at a time: there is no more to share out."""
 
 
-def configured(choice: Choice[Mapping[str, int]], default: Config, columns: int) -> Choice[Config]:
+def configured(
+    choice: DispatchChoice[Mapping[str, int]], default: Config, columns: int
+) -> DispatchChoice[Config]:
     """The configuration of a choice, the default where it has none or none for these columns."""
     if not choice.config:
-        return Choice(None if choice.config is None else default, choice.why)
+        return DispatchChoice(None if choice.config is None else default, choice.why)
     fields = set(vars(default))
     if choice.config.keys() != fields:
         wrong = ", ".join(sorted(fields ^ choice.config.keys()))
@@ -177,4 +187,4 @@ def configured(choice: Choice[Mapping[str, int]], default: Config, columns: int)
     warps, split = choice.config["warps"], choice.config["split"]
     shared_out = 1 <= split <= -(-columns // _UNIT)
     fits = shared_out and warps in range(1, 33) and warps % split == 0
-    return Choice(type(default)(**choice.config) if fits else default, choice.why)
+    return DispatchChoice(type(default)(**choice.config) if fits else default, choice.why)

@@ -15,7 +15,7 @@ from spark_prof.kernels.candidate import (
     Replacement,
     RouterLayer,
 )
-from spark_prof.kernels.dispatch import Choice, choose, configured
+from spark_prof.kernels.dispatch import DispatchChoice, choose, configured
 from spark_prof.kernels.formats import (
     Fp8Blocks,
     Fp8Rows,
@@ -38,7 +38,7 @@ from spark_prof.kernels.pack import STACK, PackedLinear, kernel_code, pack_rows
 from spark_prof.kernels.routing import Routing, routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 
 LISTED = (
     {
@@ -205,14 +205,14 @@ def default_config(
     return MoeConfig(*gate_up, *down)
 
 
-def config_for(work: Work, processors: int) -> MoeConfig:
+def config_for(work: TunedShape, processors: int) -> MoeConfig:
     """The default for a piece of work."""
     return default_config(work.columns, work.tokens, processors, work.format)
 
 
 def choose_moe(
     experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
-) -> Choice[MoeConfig]:
+) -> DispatchChoice[MoeConfig]:
     """Chooses between `moe` and whatever it would replace."""
     hidden, rows, form = experts.hidden, experts.gate_up.rows, experts.gate_up.format
     device = experts.gate_up.weights.device

@@ -21,7 +21,7 @@ import msgspec
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.candidate import Candidate
+    from spark_prof.kernels.candidate import KernelCandidate
 
 ARCHITECTURES = ("sm_90a", "sm_100f", "sm_120f", "sm_121a")
 """Targets for which the tests compile every kernel and look at its machine code. Other GPUs from
@@ -70,12 +70,14 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         function: Callable[..., Any] = resolve_name(f"{self.module}:{name}")
         return function
 
-    def candidate(self) -> Candidate:
+    def candidate(self) -> KernelCandidate:
         """What is checked and timed."""
-        from spark_prof.kernels.candidate import Candidate
+        from spark_prof.kernels.candidate import KernelCandidate
 
         formats: Any = () if self.layer == "choice" else self.formats
-        return Candidate(self.check, self.slot, self.function("build"), formats, is_custom=False)
+        return KernelCandidate(
+            self.check, self.slot, self.function("build"), formats, is_custom=False
+        )
 
 
 def _declared() -> Iterator[ReplacementKernel]:

@@ -40,7 +40,7 @@ SHIPPED = Path(__file__).resolve().parent / "tuned.json"
 
 
 @dataclass(frozen=True)
-class Work:
+class TunedShape:
     """What one call computes: the key of a measurement."""
 
     kernel: str
@@ -56,7 +56,7 @@ class Work:
 class Tuned:
     """The best configuration found for one piece of work, and what it has to beat."""
 
-    work: Work
+    work: TunedShape
     # Of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its default.
     config: dict[str, int]
     us: float  # median time of a call, inside a CUDA graph with a cold L2
@@ -80,7 +80,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class Run:
+class TuningRun:
     """Everything that one run of the benchmark measured, on one machine."""
 
     architecture: str  # what the kernels were compiled for, such as sm_90a
@@ -101,7 +101,7 @@ class Run:
 @dataclass(frozen=True)
 class _File:
     schema: Literal[1]
-    runs: tuple[Run, ...]
+    runs: tuple[TuningRun, ...]
 
 
 def user_file() -> Path | None:
@@ -111,7 +111,7 @@ def user_file() -> Path | None:
 
 
 @cache
-def known_runs() -> tuple[Run, ...]:
+def known_runs() -> tuple[TuningRun, ...]:
     """Everything measured that counts here: the package's file under the user's.
 
     Read once a process; `known_runs.cache_clear()` reads again.
@@ -120,7 +120,7 @@ def known_runs() -> tuple[Run, ...]:
     return merged(read(SHIPPED), read(file) if file is not None and file.exists() else ())
 
 
-def read(path: Path) -> tuple[Run, ...]:
+def read(path: Path) -> tuple[TuningRun, ...]:
     """The runs of a file; of work that several of them measured the last one counts."""
     try:
         return merged((), msgspec.json.decode(path.read_bytes(), type=_File).runs)
@@ -133,7 +133,7 @@ def read(path: Path) -> tuple[Run, ...]:
         ) from error
 
 
-def merged(older: Iterable[Run], newer: Iterable[Run]) -> tuple[Run, ...]:
+def merged(older: Iterable[TuningRun], newer: Iterable[TuningRun]) -> tuple[TuningRun, ...]:
     """All runs, without what a newer one measured again on a GPU of the same name."""
     runs = tuple(older)
     for run in newer:
@@ -148,7 +148,7 @@ def merged(older: Iterable[Run], newer: Iterable[Run]) -> tuple[Run, ...]:
     return runs
 
 
-def save(run: Run, path: Path | None = None) -> Path:
+def save(run: TuningRun, path: Path | None = None) -> Path:
     """Adds a run to a file of measurements, by default the user's own; returns its path."""
     path = user_file() if path is None else path
     if path is None:
@@ -162,7 +162,7 @@ def save(run: Run, path: Path | None = None) -> Path:
     return path
 
 
-def _text(runs: tuple[Run, ...]) -> bytes:
+def _text(runs: tuple[TuningRun, ...]) -> bytes:
     """The file's text, one measurement a line so that differences can be read."""
     parts = []
     for run in runs:

@@ -23,7 +23,7 @@ _SMALL = (500, 250, 120, 60, 0)  # bytes up to which a part is shown within anot
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A call of a tool of this server."""
 
     tool: str
@@ -32,11 +32,11 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolAnswer:
     """What a tool found."""
 
     data: Mapping[str, Any]
-    next: Call
+    next: ToolCall
     rows: Sequence[Any] | None = None  # from `first` on, at most a page of them; None for none
     first: int = 0
     total: int | None = None  # of all rows; None where more may follow than anybody counted
@@ -44,11 +44,11 @@ class Answer:
     left_out: str = ""
 
 
-def answer_text(answer: Answer) -> str:
+def answer_text(answer: ToolAnswer) -> str:
     """The answer as JSON; what does not fit is told, and `next_cursor` goes on behind it."""
     call = asdict(answer.next)
     if _size(call) > _OF_NEXT:
-        call = asdict(Call("recordings", {}, "the call that follows is too long to be written"))
+        call = asdict(ToolCall("recordings", {}, "the call that follows is too long to be written"))
     whole = MOST_BYTES - 500 - _size(call) - _size(answer.left_out)
     head, lost = _fitted(answer.data, _OF_HEAD if answer.rows is not None else whole)
     record: dict[str, Any] = {"data": head}

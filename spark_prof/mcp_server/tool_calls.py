@@ -14,7 +14,7 @@ import anyio.to_thread
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server import report_views as views
 from spark_prof.mcp_server.allowed_folders import LATEST, AllowedFolders
-from spark_prof.mcp_server.bounded_answer import Answer, Call, page_of, part_of
+from spark_prof.mcp_server.bounded_answer import ToolAnswer, ToolCall, page_of, part_of
 from spark_prof.mcp_server.command_runs import CommandRuns, Tell
 from spark_prof.traces.resolve import source_state
 from spark_prof.vocabulary import COMPONENTS
@@ -68,38 +68,40 @@ class Desk:
         return report
 
 
-def _next(arguments: Arguments, tool: str, why: str, **more: Any) -> Call:
+def _next(arguments: Arguments, tool: str, why: str, **more: Any) -> ToolCall:
     """A call about the same recording; what a recording may have made up is no argument of it."""
     if more.get("component") not in COMPONENTS:
         more.pop("component", None)
-    return Call(
+    return ToolCall(
         tool, {k: arguments[k] for k in ("recording", "rank") if k in arguments} | more, why
     )
 
 
-async def _recordings(desk: Desk, arguments: Arguments) -> Answer:
+async def _recordings(desk: Desk, arguments: Arguments) -> ToolAnswer:
     words = arguments.get("name", "").lower()
     recordings, refused = await anyio.to_thread.run_sync(desk.folders.recordings)
     rows = [row for row in recordings if words in row["recording"].lower()]
     left = f"{refused} whose name or links this server refuses" if refused else ""
-    after = Call("recordings", {}, "all of them")
+    after = ToolCall("recordings", {}, "all of them")
     if rows:
         # A folder's name may be anybody's words: none of them is an argument here.
-        after = Call("summary", {"recording": f"{LATEST} {words}".strip()}, "the latest of them")
-    return Answer({"order": "newest first"}, after, left_out=left, **page_of(rows, arguments))
+        after = ToolCall(
+            "summary", {"recording": f"{LATEST} {words}".strip()}, "the latest of them"
+        )
+    return ToolAnswer({"order": "newest first"}, after, left_out=left, **page_of(rows, arguments))
 
 
-async def _summary(desk: Desk, arguments: Arguments) -> Answer:
+async def _summary(desk: Desk, arguments: Arguments) -> ToolAnswer:
     record = await desk.any_report(arguments)
     if not views.is_report(record):
         data, rows = part_of(record, "")
         large = next((key for key, value in record.items() if isinstance(value, list)), "")
-        return Answer(data, _next(arguments, "details", "a part of it", part=large), rows)
+        return ToolAnswer(data, _next(arguments, "details", "a part of it", part=large), rows)
     tool, why = ("findings", "what to change") if record["findings"] else ("kernels", "the time")
-    return Answer(views.summary(record), _next(arguments, tool, why))
+    return ToolAnswer(views.summary(record), _next(arguments, tool, why))
 
 
-async def _findings(desk: Desk, arguments: Arguments) -> Answer:
+async def _findings(desk: Desk, arguments: Arguments) -> ToolAnswer:
     report = await desk.report(arguments)
     rows = [{k: v for k, v in row.items() if v} for row in report["findings"]]
     page = page_of(rows, arguments)
@@ -108,10 +110,10 @@ async def _findings(desk: Desk, arguments: Arguments) -> Answer:
     if about:
         after = _next(arguments, "kernels", "kernels of the first finding", component=about)
     data = {"order": "by what a change saves at most", **views.issues(report)}
-    return Answer(data, after, **page)
+    return ToolAnswer(data, after, **page)
 
 
-async def _kernels(desk: Desk, arguments: Arguments) -> Answer:
+async def _kernels(desk: Desk, arguments: Arguments) -> ToolAnswer:
     report = await desk.report(arguments)
     rows = views.kernel_rows(report, arguments)
     data: views.Json = {}
@@ -124,34 +126,36 @@ async def _kernels(desk: Desk, arguments: Arguments) -> Answer:
     elif rows:
         top = {"component": rows[0]["component"], "details": True}
         after = _next(arguments, "kernels", "machine code, bytes and launches", **top)
-    return Answer(data, after, **page_of(rows, {"limit": 15} | dict(arguments)))
+    return ToolAnswer(data, after, **page_of(rows, {"limit": 15} | dict(arguments)))
 
 
-async def _layers(desk: Desk, arguments: Arguments) -> Answer:
+async def _layers(desk: Desk, arguments: Arguments) -> ToolAnswer:
     if "layer" in arguments:
         data, rows = views.one_layer(
             await desk.any_report(arguments, f"--layer={arguments['layer']}")
         )
         part = {"component": rows[0]["component"]} if rows else {}
-        return Answer(data, _next(arguments, "kernels", "them", **part), **page_of(rows, arguments))
+        return ToolAnswer(
+            data, _next(arguments, "kernels", "them", **part), **page_of(rows, arguments)
+        )
     data, rows = views.layer_rows(await desk.report(arguments), arguments.get("component"))
     after = _next(arguments, "kernels", "its kernels are placed in no layer")
     if slow := data["slowest_layers"]:
         after = _next(arguments, "layers", "the slowest beside layers like it", layer=slow[0])
-    return Answer(data, after, **page_of(rows, arguments))
+    return ToolAnswer(data, after, **page_of(rows, arguments))
 
 
-async def _details(desk: Desk, arguments: Arguments) -> Answer:
+async def _details(desk: Desk, arguments: Arguments) -> ToolAnswer:
     after = _next(arguments, "findings", "what to change")
     return _part(await desk.any_report(arguments), arguments, after)
 
 
-def _part(record: Any, arguments: Arguments, after: Call) -> Answer:
+def _part(record: Any, arguments: Arguments, after: ToolCall) -> ToolAnswer:
     data, rows = part_of(record, arguments.get("part", ""))
-    return Answer(data, after, **({} if rows is None else page_of(rows, arguments)))
+    return ToolAnswer(data, after, **({} if rows is None else page_of(rows, arguments)))
 
 
-async def _query(desk: Desk, arguments: Arguments) -> Answer:
+async def _query(desk: Desk, arguments: Arguments) -> ToolAnswer:
     first, limit = arguments.get("cursor", 0), arguments.get("limit", 50)
     words = [
         "query",
@@ -166,17 +170,17 @@ async def _query(desk: Desk, arguments: Arguments) -> Answer:
     rows = [json.loads(line) for line in lines[first : first + limit]]
     total = None if ended.code is None else len(lines)
     after = _next(arguments, "query", "the columns of a table", sql="DESCRIBE placed")
-    return Answer({}, after, rows, first, total, len(lines) > first + limit)
+    return ToolAnswer({}, after, rows, first, total, len(lines) > first + limit)
 
 
-async def _compare(desk: Desk, arguments: Arguments) -> Answer:
+async def _compare(desk: Desk, arguments: Arguments) -> ToolAnswer:
     named = [[v] if isinstance(v, str) else v for v in (arguments["a"], arguments["b"])]
     sides = [[desk.folders.source(path) for path in side] for side in named]
     if any("," in path for side in sides for path in side):
         raise CommandError("a path with a comma cannot be compared; rename it")
     limits = [f"--fail-on={limit}" for limit in arguments.get("fail_on", ())]
     record = await desk.record(["compare", *limits], [",".join(side) for side in sides])
-    after = Call("summary", {"recording": named[1][0]}, "side b alone")
+    after = ToolCall("summary", {"recording": named[1][0]}, "side b alone")
     if "part" in arguments:
         return _part(record, arguments, after)
     data, rows = views.comparison(record)
@@ -186,11 +190,11 @@ async def _compare(desk: Desk, arguments: Arguments) -> Answer:
             "b": arguments["b"],
             "part": "comparisons.0.phases.0.kernels",
         }
-        after = Call("compare", kernels, "which kernels differ")
-    return Answer(data, after, **page_of(rows, arguments))
+        after = ToolCall("compare", kernels, "which kernels differ")
+    return ToolAnswer(data, after, **page_of(rows, arguments))
 
 
-async def _why(desk: Desk, arguments: Arguments) -> Answer:
+async def _why(desk: Desk, arguments: Arguments) -> ToolAnswer:
     names = ("gpu", "batch", "tensor_parallel", "measured")
     options = [
         f"--{name.replace('_', '-')}={arguments[name]}" for name in names if name in arguments
@@ -200,16 +204,16 @@ async def _why(desk: Desk, arguments: Arguments) -> Answer:
     measured = [
         s for s, side in zip(arguments["sources"], record["sides"], strict=True) if side["us"]
     ]
-    after = Call("recordings", {}, "the time of kernels is in no checkpoint")
+    after = ToolCall("recordings", {}, "the time of kernels is in no checkpoint")
     if measured:
-        after = Call("findings", {"recording": measured[0]}, "what to change")
+        after = ToolCall("findings", {"recording": measured[0]}, "what to change")
     if "part" in arguments:
         return _part(record, arguments, after)
     data, rows = views.why(record)
-    return Answer(data, after, **page_of(rows, arguments))
+    return ToolAnswer(data, after, **page_of(rows, arguments))
 
 
-async def _run(desk: Desk, arguments: Arguments, command: str) -> Answer:
+async def _run(desk: Desk, arguments: Arguments, command: str) -> ToolAnswer:
     """Runs a measurement into a new folder, and shows what it said."""
     out, minutes = desk.folders.new_folder(arguments["out"]), arguments.get("minutes", 30)
     words = [command, f"--out={out}"] + ([f"--minutes={minutes}"] if command == "tune" else [])
@@ -235,11 +239,11 @@ async def _run(desk: Desk, arguments: Arguments, command: str) -> Answer:
     data: views.Json = {"recording": desk.folders.short_path(out), "exit_code": ended.code}
     data |= {"printed": lines[:_SAID], "said": ended.stderr_lines}
     left = f"{len(lines) - _SAID} lines that it printed" if len(lines) > _SAID else ""
-    after = Call("summary", {"recording": data["recording"]}, "what was measured")
-    return Answer(data, after, left_out=left)
+    after = ToolCall("summary", {"recording": data["recording"]}, "what was measured")
+    return ToolAnswer(data, after, left_out=left)
 
 
-ANSWERS: Mapping[str, Callable[[Desk, Arguments], Awaitable[Answer]]] = {
+ANSWERS: Mapping[str, Callable[[Desk, Arguments], Awaitable[ToolAnswer]]] = {
     "recordings": _recordings,
     "summary": _summary,
     "findings": _findings,

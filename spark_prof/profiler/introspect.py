@@ -228,7 +228,7 @@ def describe_tensors(worker: Any) -> list[Row]:
 
 
 @dataclass
-class _Place:
+class _ModulePath:
     """A path of a module, for the rows of what it holds."""
 
     path: str
@@ -241,7 +241,7 @@ class _Holder:
     """A module with the paths that rows of it have: one for each component that it counts to."""
 
     module: Any
-    places: list[_Place]
+    places: list[_ModulePath]
 
     @property
     def type(self) -> str:
@@ -282,7 +282,7 @@ class _TensorRows:
             place = holder.places[0]
             layers = {place.layer for other, *_ in holders_of_tensor for place in other.places}
             layer = place.layer if len(layers) == 1 else -1
-            place = _Place(place.path, layer, place.component)
+            place = _ModulePath(place.path, layer, place.component)
             form = _formats(holder.module, [(name, tensor)])
             what = "kv" if "cache" in name else "weight" if _WEIGHT.search(name) else "buffer"
             self._add(place, holder.type, what, name, tensor, form)
@@ -293,7 +293,7 @@ class _TensorRows:
             kind = type(layer).__name__
             is_state = any(base.__name__ == "MambaBase" for base in type(layer).__mro__)
             holder = holders.get(id(layer))
-            unheld = _Place(name, layer_of(name), component_of(name, kind))
+            unheld = _ModulePath(name, layer_of(name), component_of(name, kind))
             place = holder.places[0] if holder else unheld
             form = partial(stored_format, classes=str(getattr(layer, "kv_cache_dtype", "")))
             tensors = _tensors_of_cache(layer.kv_cache)
@@ -311,10 +311,10 @@ class _TensorRows:
                 where = _where(tensor, self.device)
                 if where is not None and where not in self.extents:
                     name = f"kv_caches.{number}"
-                    self._add(_Place("", -1, ""), "", "kv", name, tensor, stored_format)
+                    self._add(_ModulePath("", -1, ""), "", "kv", name, tensor, stored_format)
 
     def _add(
-        self, place: _Place, kind: str, what: str, name: str, tensor: Any, form: _Format
+        self, place: _ModulePath, kind: str, what: str, name: str, tensor: Any, form: _Format
     ) -> None:
         where = _where(tensor, self.device)
         if where is None:
@@ -363,14 +363,16 @@ def _holders(runner: Any) -> dict[int, _Holder]:
     }
 
 
-def _places(module: Any, paths: list[str]) -> list[_Place]:
+def _places(module: Any, paths: list[str]) -> list[_ModulePath]:
     """The first path of each component; no layer where the module is in several."""
     layers = {layer_of(path) for path in paths}
     layer = layers.pop() if len(layers) == 1 else -1
-    places: dict[tuple[str, bool], _Place] = {}
+    places: dict[tuple[str, bool], _ModulePath] = {}
     for path in paths:
         component = component_of(path, type(module).__name__)
-        places.setdefault((component, path.startswith(DRAFTER)), _Place(path, layer, component))
+        places.setdefault(
+            (component, path.startswith(DRAFTER)), _ModulePath(path, layer, component)
+        )
     return list(places.values())
 
 

@@ -138,7 +138,7 @@ def record(
                 stage_package(staging)
                 started = command._replace(argv=tuple(nsys.argv)) if nsys else command
                 child = _start(started, settings, staging)
-                run = _Run(command, child, watcher, say, nsys, claim, received)
+                run = _RecordedCommand(command, child, watcher, say, nsys, claim, received)
                 stack.callback(run.end)
                 bundle, code = run.follow()
             bundle = with_later_engines(bundle)
@@ -162,7 +162,7 @@ def _container_note(command: Command) -> str:
     return missing_gpu(run)
 
 
-class _Run:
+class _RecordedCommand:
     """One command while it is recorded."""
 
     def __init__(

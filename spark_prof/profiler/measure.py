@@ -22,7 +22,7 @@ from spark_prof.kernels.bench.ceilings import (
     room_of,
 )
 from spark_prof.profiler.facts import device_facts, device_state
-from spark_prof.traces.measured import Measured, Measurement
+from spark_prof.traces.measured import MeasuredMachine, Measurement
 from spark_prof.vocabulary import PRECISIONS
 
 
@@ -161,7 +161,7 @@ _MAKERS: dict[str, tuple[Callable[[Device, int], Product], str]] = {
 }
 
 
-def measure(progress: Callable[[str], None]) -> Measured:
+def measure(progress: Callable[[str], None]) -> MeasuredMachine:
     """Measures the GPU of this process, or the processor where torch sees no GPU.
 
     It takes about half a minute and at most 2 GiB of memory.
@@ -175,7 +175,7 @@ def measure(progress: Callable[[str], None]) -> Measured:
         measurements = list(_all(device, room, progress))
     after = device_state(uuid)
     capability = facts.get("compute_capability")
-    return Measured(
+    return MeasuredMachine(
         device=str(facts.get("name") or "unknown"),
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         measurements=tuple(entry for entry in measurements if not isinstance(entry, str)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Pauses:
+class PauseLog:
     """The pauses of one worker, in ns. What is written while no request waits is none.
 
     Example:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.profiler.alive import RecorderWatch
-from spark_prof.profiler.pauses import Pauses
+from spark_prof.profiler.pauses import PauseLog
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule
 from spark_prof.profiler.window import StepWindow
@@ -49,7 +49,7 @@ class Process:
         self._run = settings.run
         self._refused = False
         self.counter = StepCounter()
-        self.pauses = Pauses()
+        self.pauses = PauseLog()
         self._latest: tuple[str, int] | None = None
         # The bundle is made, and its command goes on to another engine.
         self._late = (settings.folder / META_FILE).exists()

@@ -27,7 +27,7 @@ _STATUSES = {
 
 
 @dataclass(slots=True)
-class _Entry:
+class _OpenRequest:
     """One request of the scheduler that is not done; times in ns since the epoch."""
 
     number: int
@@ -58,10 +58,10 @@ class RequestLog:
     def __init__(self, scheduler: Any) -> None:
         self.load = LoadReader(scheduler)
         self._scheduler = scheduler
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _OpenRequest] = {}
         self._count = 0
         self._reading: set[str] = set()  # requests in the batch that have not read their prompt
-        self._generating: dict[str, _Entry] = {}  # those whose run goes on
+        self._generating: dict[str, _OpenRequest] = {}  # those whose run goes on
         self._last = -1  # the last iteration
         self._last_ns = 0
         self._requests: list[tuple[int, ...]] = []
@@ -146,12 +146,12 @@ class RequestLog:
         """How many rows `take` would give."""
         return len(self._requests) + len(self._steps)
 
-    def _enter(self, name: str, request: Any, now: int) -> _Entry:
-        entry = self._entries[name] = _Entry(self._count, request, queued_ns=now)
+    def _enter(self, name: str, request: Any, now: int) -> _OpenRequest:
+        entry = self._entries[name] = _OpenRequest(self._count, request, queued_ns=now)
         self._count += 1
         return entry
 
-    def _find(self, name: str) -> _Entry | None:
+    def _find(self, name: str) -> _OpenRequest | None:
         """The entry of a request, also of one that came while the recording began."""
         entry = self._entries.get(name)
         if entry is None and (request := self._scheduler.requests.get(name)) is not None:
@@ -198,11 +198,11 @@ class RequestLog:
         entry.run_tokens = entry.request.num_output_tokens - count
         self._generating[name] = entry
 
-    def _token(self, entry: _Entry, count: int, now: int) -> None:
+    def _token(self, entry: _OpenRequest, count: int, now: int) -> None:
         if not entry.first_token_ns and entry.request.num_output_tokens <= count:
             entry.first_token_ns = now
 
-    def _end_run(self, entry: _Entry, last: int, now: int) -> None:
+    def _end_run(self, entry: _OpenRequest, last: int, now: int) -> None:
         tokens = entry.request.num_output_tokens - entry.run_tokens
         self._steps.append((entry.number, entry.run_from, last, 0, tokens))
         entry.run_from, entry.last_token_ns = -1, now

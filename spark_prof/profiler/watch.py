@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from spark_prof.errors import CommandError
 from spark_prof.profiler.alive import ask_to_end
 from spark_prof.profiler.control import STOP_FILE
-from spark_prof.profiler.window import State
+from spark_prof.profiler.window import RecordingState
 from spark_prof.traces.chunk_files import is_at_work, json_files, json_object, log_lines
 from spark_prof.traces.chunks import REFUSED_FILE, pid_namespace, progress_name, read_counts
 
@@ -82,7 +82,11 @@ class Watcher:
         }
         for name, counts in counted.items():
             if name.startswith("rank") and counts.ended:
-                ended = {"state": State.CLOSED.name, "recorded": counts.recorded, "finished": True}
+                ended = {
+                    "state": RecordingState.CLOSED.name,
+                    "recorded": counts.recorded,
+                    "finished": True,
+                }
                 progress_of[name] = progress_of.get(name, {}) | ended
         return [value for _, value in sorted(progress_of.items()) if value]
 
@@ -134,23 +138,23 @@ class Watcher:
         if not ranks:
             line = "waiting for the server to begin" if self.attached else _STARTING
         else:
-            order = list(State)
-            state = min((State[rank["state"]] for rank in ranks), key=order.index)
+            order = list(RecordingState)
+            state = min((RecordingState[rank["state"]] for rank in ranks), key=order.index)
             line = state.value
-            if state is State.WAITING and self.attached:
+            if state is RecordingState.WAITING and self.attached:
                 line = "waiting for the first step: send the server requests"
-            elif state is State.WAITING and self._is_up():
+            elif state is RecordingState.WAITING and self._is_up():
                 line = f"the server is up: send it requests (port {self.port})"
-            elif state is State.WAITING and self.port:
+            elif state is RecordingState.WAITING and self.port:
                 line = "the server is not up yet"
-            if state is State.RECORDING:
+            if state is RecordingState.RECORDING:
                 line += f" step {self.recorded()}" + (f" of {self.steps}" if self.steps else "")
         if ranks and (trouble := self.trouble()):
             line = trouble
         now = time.monotonic()
         # Of lines that tell the number of steps not each is new.
-        recording = state is State.RECORDING and line != trouble
-        kind = State.RECORDING.value if recording else line
+        recording = state is RecordingState.RECORDING and line != trouble
+        kind = RecordingState.RECORDING.value if recording else line
         if recording and self.screen and self.screen.show(line) and kind == self._said_kind:
             return
         if (

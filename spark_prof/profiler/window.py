@@ -14,7 +14,7 @@ from statistics import median
 from spark_prof.profiler.batch import DECODE, MIXED, PREFILL, Batch
 
 
-class State(Enum):
+class RecordingState(Enum):
     """Where a recording stands; the values are shown to the person who waits."""
 
     WAITING = "waiting for the first step"
@@ -102,13 +102,13 @@ class StepWindow:
     sampling: Sampling | None = None  # takes the place of stretches; timed steps count too
 
     @property
-    def state(self) -> State:
+    def state(self) -> RecordingState:
         """Where the recording stands."""
         if self.closed:
-            return State.CLOSED
+            return RecordingState.CLOSED
         if self.recorded:
-            return State.RECORDING
-        return State.WARMING if self.passed else State.WAITING
+            return RecordingState.RECORDING
+        return RecordingState.WARMING if self.passed else RecordingState.WAITING
 
     def wants(self, batch: Batch, now_ns: int) -> Take:  # noqa: ARG002 a steady window looks at it
         """What happens to the step that begins at that time; counts it as passed if nothing."""

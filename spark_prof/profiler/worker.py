@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.profiler.backends.choose import Backend, choose_backend
+from spark_prof.profiler.backends.choose import CaptureBackend, choose_backend
 from spark_prof.profiler.backends.handover import before_torch_profiler, our_profiler
 from spark_prof.profiler.batch import Batch, preempted_requests, shared_batch
 from spark_prof.profiler.facts import device_now, engine_facts
@@ -74,7 +74,7 @@ class WorkerRecording:
         self._marker = CallMarker(self.fence, nvtx=not settings.nvtx)
         self.window = _window(settings)
         # By what their hooks' names end with.
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[str, CaptureBackend] = {}
         self._stage = Stage.NEW
         self._entered = False  # whether this recording's code runs
         self._stop_reason: str | None = None  # why it was asked to end; None as long as nobody has
@@ -374,7 +374,7 @@ class WorkerRecording:
             self.fence.call("breaks", self._graphs.mark_breaks, self._marker)
         self._thread = threading.get_native_id()
 
-    def _sample(self, backend: Backend) -> None:
+    def _sample(self, backend: CaptureBackend) -> None:
         """Watches only some steps where that was asked for and the backend can pause."""
         settings = self._settings
         chosen = settings.stretch or settings.steady or settings.counters
@@ -448,7 +448,7 @@ def _wait_for_gpu() -> None:
         torch.cuda.synchronize()
 
 
-def _sampler(process: Process) -> Backend | None:
+def _sampler(process: Process) -> CaptureBackend | None:
     """What samples the counters of this worker's GPU, None where there is none."""
     import torch
 

@@ -47,7 +47,7 @@ Where the sources' own test says no, it does not run anyway."""
 
 
 @dataclass(frozen=True)
-class Backend:
+class KernelBackend:
     """A value of one of vLLM's options that chooses kernels, for one format of weights.
 
     Of attention the format is `plain`, `sinks` where the model has attention sinks, or `mla`.
@@ -73,7 +73,7 @@ class Order:
     capabilities: tuple[int, ...]  # 121 is 12.1
     source: str  # file under vllm/
     tries: tuple[tuple[str, str], ...]  # name, and yes, needs (packages), unknown or no; in order
-    backends: tuple[Backend, ...]  # those that run, in that order; asked-for ones last
+    backends: tuple[KernelBackend, ...]  # those that run, in that order; asked-for ones last
     takes_off: tuple[tuple[str, str, tuple[str, ...]], ...]
     """What takes names off that list: a variable and its value, or something about the model and
     nothing, and the names."""
@@ -108,7 +108,7 @@ def order_of(option: str, stored: str, capability: float | None, vllm: Version) 
 
 def backends_for(
     option: str, stored: str, capability: float | None, vllm: Version
-) -> tuple[Backend, ...]:
+) -> tuple[KernelBackend, ...]:
     """The values of an option that run weights of a format on a GPU, in the order of that vLLM.
 
     None where nothing is known. Which FP8 kernel runs depends on how the scales are stored: `fp8`
@@ -167,11 +167,11 @@ def _orders() -> Iterator[Order]:
         )  # fmt: skip
 
 
-def _backend(row: dict[str, Any], value: dict[str, Any]) -> Backend:
+def _backend(row: dict[str, Any], value: dict[str, Any]) -> KernelBackend:
     packages = tuple(package for package in value.get("packages", ()) if package not in WITH_VLLM)
     # Its place in the list is of no use to it where it runs only for being asked for.
     by_itself = value.get("by_itself", True) and dict(row["tries"]).get(value["backend"]) != "no"
-    return Backend(
+    return KernelBackend(
         row["option"], value["value"], row["stored"], value["backend"], packages, by_itself,
         value.get("implementation", ""),
     )  # fmt: skip

@@ -23,7 +23,7 @@ DRAFTING = "drafter.propose"
 
 
 @dataclass(frozen=True)
-class Rule:
+class ComponentRule:
     """Modules that match belong to the component; empty for a container whose children decide."""
 
     component: str
@@ -32,66 +32,67 @@ class Rule:
     beside: str = ""  # searched in what the table knows beside it, the class or the class around it
 
 
-MODULE_RULES: tuple[Rule, ...] = (
-    Rule("lm_head",
+MODULE_RULES: tuple[ComponentRule, ...] = (
+    ComponentRule("lm_head",
         r"(^|\.)(lm_head|logits_processor|embed_out|output_layer|shared_head\.head)$|^proj_out$",
         (("lm_head", "ParallelLMHead"), ("logits_processor", "LogitsProcessor"),
         ("proj_out", "ParallelLMHead"),  # Whisper's
         ("drafter.model.layers.61.shared_head.head", "ParallelLMHead"))),
-    Rule("sampler", r"(^|\.)(sampler|rejection_sampler)$", (("sampler", "Sampler"),)),
-    Rule("norm", r"(norm|layernorm|norm_f|ln_f|ln_\d)$",
+    ComponentRule("sampler", r"(^|\.)(sampler|rejection_sampler)$", (("sampler", "Sampler"),)),
+    ComponentRule("norm", r"(norm|layernorm|norm_f|ln_f|ln_\d)$",
         (("model.layers.0.input_layernorm", "RMSNorm"),
         ("model.layers.3.self_attn.q_norm", "RMSNorm"), ("model.norm", "RMSNorm"))),
-    Rule("norm", r"", (("model.layers.0.mixer.gate", "RMSNormGated"),), r"Norm"),
-    Rule("rope", r"(rotary_emb|rotary_pos_emb|rope)(\.apply_rotary_emb)?$",
+    ComponentRule("norm", r"", (("model.layers.0.mixer.gate", "RMSNormGated"),), r"Norm"),
+    ComponentRule("rope", r"(rotary_emb|rotary_pos_emb|rope)(\.apply_rotary_emb)?$",
         (("model.layers.0.self_attn.rotary_emb", "RotaryEmbedding"),
         ("model.layers.0.self_attn.rotary_emb.apply_rotary_emb", "ApplyRotaryEmb"))),
-    Rule("rope", r"", (("model.layers.0.attn.pos", "YaRNScalingRotaryEmbedding"),), "Rotary"),
-    Rule("embedding",
+    ComponentRule("rope", r"", (("model.layers.0.attn.pos", "YaRNScalingRotaryEmbedding"),),
+        "Rotary"),
+    ComponentRule("embedding",
         r"(^|\.)(embed_tokens|embed_tokens_per_layer|embed_in|embed_positions|wte|wpe|word_embeddings|"
         r"tok_embeddings|embeddings?)$",
         (("model.embed_tokens", "VocabParallelEmbedding"), ("model.embedding", "Embedding"),
         ("backbone.embeddings", "VocabParallelEmbedding"),
         ("model.embed_tokens_per_layer", "VocabParallelEmbedding"))),
     # What an encoder of sound begins with.
-    Rule("embedding", r"(^|\.)encoder\.conv\d$", (("model.encoder.conv1", "Conv1d"),)),
-    Rule("ssm", r"\.(linear_attn|mamba|ssm|gdn|delta_net|short_conv)(\.|$)",
+    ComponentRule("embedding", r"(^|\.)encoder\.conv\d$", (("model.encoder.conv1", "Conv1d"),)),
+    ComponentRule("ssm", r"\.(linear_attn|mamba|ssm|gdn|delta_net|short_conv)(\.|$)",
         (("model.layers.1.linear_attn", "QwenGatedDeltaNetAttention"),
         ("model.layers.1.linear_attn.in_proj_qkvz", "ColumnParallelLinear"),
         ("model.layers.0.mamba.mamba.conv1d", "MergedColumnParallelLinear"))),
-    Rule("ssm", r"\.(mixer|self_attn|attn)$", (("backbone.layers.0.mixer", "MambaMixer2"),
+    ComponentRule("ssm", r"\.(mixer|self_attn|attn)$", (("backbone.layers.0.mixer", "MambaMixer2"),
         ("model.layers.0.self_attn", "KimiDeltaAttention"),
         ("model.layers.0.self_attn", "MiniMaxText01LinearAttention")),
         r"Mamba|Delta|Linear\w*Attention"),
-    Rule("ssm", r"\.mixer\.(in_proj\w*|conv1d|x_proj|dt_proj|out_proj)$",
+    ComponentRule("ssm", r"\.mixer\.(in_proj\w*|conv1d|x_proj|dt_proj|out_proj)$",
         (("backbone.layers.0.mixer.in_proj", "MergedColumnParallelLinear"),
         ("backbone.layers.0.mixer.out_proj", "RowParallelLinear"))),
-    Rule("shared_experts",
+    ComponentRule("shared_experts",
         r"\.shared_experts?(\.|$|_gate$)|\._shared_experts(\.|$)|\.shared_mlp(\.|$)",
         (("model.layers.2.mlp.shared_experts.down_proj", "RowParallelLinear"),
         ("model.layers.2.mlp.shared_expert_gate", "ReplicatedLinear"),
         ("backbone.layers.1.mixer.shared_experts.up_proj", "ColumnParallelLinear"))),
-    Rule("router", r"\.(gate|router|router_gate|gate_linear)(\.wg)?$",
+    ComponentRule("router", r"\.(gate|router|router_gate|gate_linear)(\.wg)?$",
         (("model.layers.0.mlp.gate", "GateLinear"),
         ("model.layers.0.mlp.router", "ReplicatedLinear"),
         ("model.layers.0.mlp.gate.wg", "ReplicatedLinear"))),
-    Rule("router", r"\.select_experts$",
+    ComponentRule("router", r"\.select_experts$",
         (("model.layers.0.mlp.experts.router.select_experts", "FusedTopKRouter"),)),
-    Rule("experts", r"\.(experts|routed_experts|expert_mlp|fc[12]_latent_proj)(\.|$)",
+    ComponentRule("experts", r"\.(experts|routed_experts|expert_mlp|fc[12]_latent_proj)(\.|$)",
         (("model.layers.0.mlp.experts", "MoERunner"),
         ("model.layers.0.mlp.experts.routed_experts.forward_modular", "RoutedExperts"),
         ("backbone.layers.1.mixer.experts.routed_experts", "RoutedExperts"),
         ("backbone.layers.1.mixer.fc1_latent_proj", "ReplicatedLinear"))),
     # Not the dense layers of Qwen2-MoE, Qwen2MoeMLP.
-    Rule("experts", r"\.(mlp|moe|block_sparse_moe|feed_forward|ffn|mixer)$",
+    ComponentRule("experts", r"\.(mlp|moe|block_sparse_moe|feed_forward|ffn|mixer)$",
         (("model.layers.0.mlp", "Qwen3MoeSparseMoeBlock"), ("model.layers.0.mlp", "MLPBlock"),
         ("backbone.layers.1.mixer", "NemotronHMoE")),
         r"^(?!.*(?i:mlp)$).*(?i:moe|mlpblock|sparse)"),
-    Rule("kv_write", r"\.(do_\w*kv_?cache_update|update_kv_cache|populate_sink_kv)$",
+    ComponentRule("kv_write", r"\.(do_\w*kv_?cache_update|update_kv_cache|populate_sink_kv)$",
         (("model.layers.0.self_attn.attn.impl.do_kv_cache_update", "FlashAttentionImpl"),
         ("model.layers.0.self_attn.attn.impl.do_rope_and_kv_cache_update", "TritonAttentionImpl"),
         ("model.layers.0.self_attn.mla_attn.mla_attn.update_kv_cache", "MLAAttention"))),
-    Rule("qkv",
+    ComponentRule("qkv",
         r"\.(qkv|qkv_proj|q_proj|k_proj|v_proj|kv_proj|Wqkv|query_key_value|c_attn|q_a_proj|q_b_proj|"
         r"kv_a_proj_with_mqa|kv_b_proj|fused_qkv_a_proj|kv_a_proj)$",
         (("model.layers.0.self_attn.qkv_proj", "QKVParallelLinear"),
@@ -100,7 +101,7 @@ MODULE_RULES: tuple[Rule, ...] = (
         ("model.decoder.layers.0.encoder_attn.kv_proj", "MergedColumnParallelLinear"),
         ("backbone.layers.5.mixer.qkv_proj", "QKVParallelLinear"))),
     # Jamba has o_proj in the layer itself.
-    Rule("o_proj",
+    ComponentRule("o_proj",
         r"\.(self_attn|attn|attention|self_attention|encoder_attn|cross_attn|mixer)"
         r"\.(o_proj|out_proj|dense|c_proj|wo)$|"
         r"\.layers\.\d+\.o_proj$",
@@ -108,19 +109,19 @@ MODULE_RULES: tuple[Rule, ...] = (
         ("backbone.layers.5.mixer.o_proj", "RowParallelLinear"),
         ("model.decoder.layers.0.encoder_attn.out_proj", "RowParallelLinear"),
         ("model.layers.1.o_proj", "RowParallelLinear"))),
-    Rule("attention",
+    ComponentRule("attention",
         r"\.(self_attn|attn|attention|self_attention|encoder_attn|cross_attn|mla_attn)(\.|$)",
         (("model.layers.0.self_attn", "Qwen3MoeAttention"),
         ("model.layers.0.self_attn.attn.impl.forward", "FlashAttentionImpl"),
         ("model.layers.0.attn.attn", "Attention"),
         ("model.decoder.layers.0.encoder_attn", "WhisperCrossAttention"),
         ("model.layers.0.self_attn.indexer.wq_b", "ReplicatedLinear"))),
-    Rule("attention", r"\.mixer$", (("backbone.layers.5.mixer", "NemotronHAttention"),),
+    ComponentRule("attention", r"\.mixer$", (("backbone.layers.5.mixer", "NemotronHAttention"),),
         r"Attention"),
-    Rule("mlp", r"\._fork_mlp$",
+    ComponentRule("mlp", r"\._fork_mlp$",
         (("model.layers.3._fork_mlp", "Cohere2MoeDecoderLayer"),)),
     # OPT has fc1 and fc2 in the layer itself.
-    Rule("mlp",
+    ComponentRule("mlp",
         r"\.(mlp|feed_forward|ffn)(\.|$)|\.mixer\.(gate_up_proj|up_proj|down_proj|act_fn)$|"
         r"\.layers\.\d+\.(fc1|fc2|activation_fn)$",
         (("model.layers.0.mlp.gate_up_proj", "MergedColumnParallelLinear"),
@@ -129,70 +130,76 @@ MODULE_RULES: tuple[Rule, ...] = (
         ("model.decoder.layers.0.fc1", "ColumnParallelLinear"))),
     # What a drafter makes the input of its layers with, from embedding and hidden state together. A
     # product, so that it is no embedding, whose matrix only a tied lm_head multiplies with.
-    Rule("mlp", r"\.layers\.\d+\.(eh_proj|input_proj)$|^(drafter\.)?model\.fc$",
+    ComponentRule("mlp", r"\.layers\.\d+\.(eh_proj|input_proj)$|^(drafter\.)?model\.fc$",
         (("model.layers.61.eh_proj", "Linear"), ("drafter.model.layers.4.eh_proj", "Linear"),
         ("model.layers.0.input_proj", "Linear"),
         ("drafter.model.fc", "ReplicatedLinear"))),
     # What gives each layer an embedding of its own, gated beside its MLP.
-    Rule("mlp",
+    ComponentRule("mlp",
         r"\.(per_layer_model_projection|layers\.\d+\.per_layer_(input_gate|projection))$",
         (("model.per_layer_model_projection", "ColumnParallelLinear"),
         ("model.layers.0.per_layer_input_gate", "ReplicatedLinear"),
         ("model.layers.0.per_layer_projection", "ReplicatedLinear"))),
-    Rule("mlp", r"\.mixer$", (("backbone.layers.3.mixer", "NemotronHMLP"),), r"MLP$"),
-    Rule("ssm", r"\.mixer(\.|$)", (("backbone.layers.0.mixer.act", "SiluAndMul"),)),
+    ComponentRule("mlp", r"\.mixer$", (("backbone.layers.3.mixer", "NemotronHMLP"),), r"MLP$"),
+    ComponentRule("ssm", r"\.mixer(\.|$)", (("backbone.layers.0.mixer.act", "SiluAndMul"),)),
 )  # fmt: skip
 """Paths, each with the class of its module."""
 
 _ATTENTION = r"Attention|Attn(?!Norm)|MLA(?!P)"
 _EXPERTS = r"(MoE|Moe)(Block|Layer)?$|SparseMoe|MLPBlock$|SparseMLP$|Experts$"
 
-CLASS_RULES: tuple[Rule, ...] = (
-    Rule("", r"(De|En)coderLayer(V\d)?$", (("NemotronHMambaDecoderLayer", "NemotronHModel"),)),
-    Rule("kv_write", r"^vllm::\w*kv_cache_update",
+CLASS_RULES: tuple[ComponentRule, ...] = (
+    ComponentRule("", r"(De|En)coderLayer(V\d)?$", (("NemotronHMambaDecoderLayer",
+        "NemotronHModel"),)),
+    ComponentRule("kv_write", r"^vllm::\w*kv_cache_update",
         (("vllm::unified_kv_cache_update", "Attention"),)),
-    Rule("ssm", r"^vllm::\w*(mamba|gdn|kda|linear_attention|short_conv)",
+    ComponentRule("ssm", r"^vllm::\w*(mamba|gdn|kda|linear_attention|short_conv)",
         (("vllm::mamba_mixer2", ""), ("vllm::qwen_gdn_attention_core", ""))),
-    Rule("attention", r"^vllm::\w*(attention|mla)",
+    ComponentRule("attention", r"^vllm::\w*(attention|mla)",
         (("vllm::unified_attention_with_output", "Attention"),)),
-    Rule("experts", r"^vllm::moe_forward", (("vllm::moe_forward", "FusedMoE"),)),
-    Rule("sampler", r"Sampler", (("Sampler", ""), ("TopKTopPSampler", "Sampler"),
+    ComponentRule("experts", r"^vllm::moe_forward", (("vllm::moe_forward", "FusedMoE"),)),
+    ComponentRule("sampler", r"Sampler", (("Sampler", ""), ("TopKTopPSampler", "Sampler"),
         ("RejectionSampler", ""))),
-    Rule("lm_head", r"^(LogitsProcessor|ParallelLMHead|LMHead|LMHeadModel\w*Head)$",
+    ComponentRule("lm_head", r"^(LogitsProcessor|ParallelLMHead|LMHead|LMHeadModel\w*Head)$",
         (("LogitsProcessor", ""), ("ParallelLMHead", "LogitsProcessor"))),
-    Rule("rope", r"Rotary|RoPE|Rope", (("YaRNScalingRotaryEmbedding", "OAIAttention"),
+    ComponentRule("rope", r"Rotary|RoPE|Rope", (("YaRNScalingRotaryEmbedding", "OAIAttention"),
         ("MRotaryEmbedding", "Qwen2Attention"))),
-    Rule("norm", r"Norm(Gated)?(\d?d)?$|^RMSNorm|^LayerNorm", (("RMSNorm", "TransformerBlock"),
+    ComponentRule("norm", r"Norm(Gated)?(\d?d)?$|^RMSNorm|^LayerNorm", (("RMSNorm",
+        "TransformerBlock"),
         ("LayerNorm", "BertOutput"), ("RMSNormGated", "Mixer"))),
-    Rule("embedding", r"Embedding(s)?$|PatchEmbed",
+    ComponentRule("embedding", r"Embedding(s)?$|PatchEmbed",
         (("VocabParallelEmbedding", "GptOssForCausalLM"), ("BertEmbeddings", "BertModel"))),
-    Rule("embedding", r"^(Conv2d|Conv3d|Embedding)$", (("Conv2d", "Owlv2VisionEmbeddings"),),
+    ComponentRule("embedding", r"^(Conv2d|Conv3d|Embedding)$", (("Conv2d",
+        "Owlv2VisionEmbeddings"),),
         r"Embed"),
-    Rule("ssm", r"Mamba|GatedDeltaNet|DeltaNet|SSM|LinearAttention|ShortConv",
+    ComponentRule("ssm", r"Mamba|GatedDeltaNet|DeltaNet|SSM|LinearAttention|ShortConv",
         (("MambaMixer2", "Zamba2Layer"), ("Qwen3NextGatedDeltaNet", "Qwen3NextDecoderLayer"))),
-    Rule("shared_experts", r"SharedExpert|SharedMLP", (("SharedExpertMLP", "Qwen2MoeBlock"),)),
-    Rule("qkv", r"^QKV\w*Linear$|^QKVCrossParallelLinear$|^Fused\w*QKV",
+    ComponentRule("shared_experts", r"SharedExpert|SharedMLP", (("SharedExpertMLP",
+        "Qwen2MoeBlock"),)),
+    ComponentRule("qkv", r"^QKV\w*Linear$|^QKVCrossParallelLinear$|^Fused\w*QKV",
         (("QKVParallelLinear", "OAIAttention"),)),
-    Rule("o_proj", r"^RowParallelLinear$", (("RowParallelLinear", "OAIAttention"),
+    ComponentRule("o_proj", r"^RowParallelLinear$", (("RowParallelLinear", "OAIAttention"),
         ("RowParallelLinear", "DeepseekV2MLAAttention")), _ATTENTION),
-    Rule("qkv", r"^(ColumnParallelLinear|MergedColumnParallelLinear|ReplicatedLinear)$",
+    ComponentRule("qkv", r"^(ColumnParallelLinear|MergedColumnParallelLinear|ReplicatedLinear)$",
         (("ColumnParallelLinear", "DeepseekV2MLAAttention"),), _ATTENTION),
-    Rule("o_proj", r"SelfOutput$", (("BertSelfOutput", "BertAttention"),)),
-    Rule("experts", r"FusedMoE|MoERunner|Experts|GroupedGemm|ExpertMLP", (("FusedMoE", "MLPBlock"),
+    ComponentRule("o_proj", r"SelfOutput$", (("BertSelfOutput", "BertAttention"),)),
+    ComponentRule("experts", r"FusedMoE|MoERunner|Experts|GroupedGemm|ExpertMLP", (("FusedMoE",
+        "MLPBlock"),
         ("GptOssExperts", "GptOssMLP"), ("RoutedExperts", ""))),
-    Rule("router", r"Router|TopK|^Gate(Linear)?$|Gating|^(Replicated)?Linear$",
+    ComponentRule("router", r"Router|TopK|^Gate(Linear)?$|Gating|^(Replicated)?Linear$",
         (("ReplicatedLinear", "MLPBlock"), ("Linear", "MLPBlock"),
         ("GateLinear", "Qwen3MoeSparseMoeBlock"), ("ReplicatedLinear", "vllm::moe_forward")),
         rf"{_EXPERTS}|moe_forward"),
-    Rule("router", r"Router$|^TopK", (("GptOssTopKRouter", "GptOssMLP"),)),
-    Rule("experts", _EXPERTS, (("MLPBlock", "TransformerBlock"),
+    ComponentRule("router", r"Router$|^TopK", (("GptOssTopKRouter", "GptOssMLP"),)),
+    ComponentRule("experts", _EXPERTS, (("MLPBlock", "TransformerBlock"),
         ("Qwen3MoeSparseMoeBlock", "Qwen3MoeDecoderLayer"))),
-    Rule("attention", _ATTENTION, (("OAIAttention", "TransformerBlock"),
+    ComponentRule("attention", _ATTENTION, (("OAIAttention", "TransformerBlock"),
         ("Attention", "OAIAttention"), ("MLA", ""))),
-    Rule("mlp", r"MLP|Mlp|FeedForward|FFN|(?<!Self)Intermediate$|(?<!Self)(?<!Model)Output$",
+    ComponentRule("mlp",
+        r"MLP|Mlp|FeedForward|FFN|(?<!Self)Intermediate$|(?<!Self)(?<!Model)Output$",
         (("LlamaMLP", "LlamaDecoderLayer"), ("BertIntermediate", "BertLayer"),
         ("BertOutput", "BertLayer"))),
-    Rule("lm_head", r"^Linear$", (("Linear", "Qwen2ForCausalLM"),),
+    ComponentRule("lm_head", r"^Linear$", (("Linear", "Qwen2ForCausalLM"),),
         r"(ForCausalLM|LMHeadModel|ForConditionalGeneration|ForMaskedLM)$"),
 )  # fmt: skip
 """Classes, each with the class around it."""
@@ -200,7 +207,7 @@ CLASS_RULES: tuple[Rule, ...] = (
 _Compiled = tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...]
 
 
-def _compiled(rules: tuple[Rule, ...]) -> _Compiled:
+def _compiled(rules: tuple[ComponentRule, ...]) -> _Compiled:
     return tuple((r.component, re.compile(r.pattern), re.compile(r.beside)) for r in rules)
 
 

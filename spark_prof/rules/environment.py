@@ -63,7 +63,7 @@ class SettingRow:
 
 
 @dataclass(frozen=True)
-class Variable:
+class RetiredVariable:
     """An environment variable that was vLLM's before 0.24, or never was."""
 
     name: str
@@ -86,43 +86,44 @@ class Successor:
 _WARNED = "vLLM 0.22 warns that it will be removed in v0.23"
 _ABSENT = "not in vllm/envs.py of 0.24"
 
-VARIABLES: tuple[Variable, ...] = (
-    Variable("VLLM_USE_FLASHINFER_MOE_FP4", (0, 22), (0, 23), _MOE, _WARNED, "0"),
-    Variable("VLLM_USE_FLASHINFER_MOE_FP8", (0, 22), (0, 23), _MOE, _WARNED, "0"),
-    Variable("VLLM_USE_FLASHINFER_MOE_FP16", (0, 22), (0, 23), _MOE, _WARNED, "0"),
-    Variable("VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", (0, 22), (0, 23),
+VARIABLES: tuple[RetiredVariable, ...] = (
+    RetiredVariable("VLLM_USE_FLASHINFER_MOE_FP4", (0, 22), (0, 23), _MOE, _WARNED, "0"),
+    RetiredVariable("VLLM_USE_FLASHINFER_MOE_FP8", (0, 22), (0, 23), _MOE, _WARNED, "0"),
+    RetiredVariable("VLLM_USE_FLASHINFER_MOE_FP16", (0, 22), (0, 23), _MOE, _WARNED, "0"),
+    RetiredVariable("VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", (0, 22), (0, 23),
         "--moe-backend flashinfer_trtllm or flashinfer_cutlass", _WARNED, "0"),
-    Variable("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", (0, 22), (0, 23),
+    RetiredVariable("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", (0, 22), (0, 23),
         "--moe-backend flashinfer_trtllm with --quantization_config.moe.activation mxfp8", _WARNED,
         "0"),
-    Variable("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS", (0, 22), (0, 23),
+    RetiredVariable("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS", (0, 22), (0, 23),
         "--moe-backend flashinfer_cutlass with --quantization_config.moe.activation mxfp8", _WARNED,
         "0"),
-    Variable("VLLM_FLASHINFER_MOE_BACKEND", (0, 22), (0, 23),
+    RetiredVariable("VLLM_FLASHINFER_MOE_BACKEND", (0, 22), (0, 23),
         "--moe-backend flashinfer_trtllm, flashinfer_cutlass or flashinfer_cutedsl", _WARNED),
-    Variable("VLLM_MXFP4_USE_MARLIN", (0, 22), (0, 23),
+    RetiredVariable("VLLM_MXFP4_USE_MARLIN", (0, 22), (0, 23),
         "--moe-backend marlin or --linear-backend marlin", _WARNED, "0"),
-    Variable("VLLM_NVFP4_GEMM_BACKEND", (0, 22), (0, 23),
+    RetiredVariable("VLLM_NVFP4_GEMM_BACKEND", (0, 22), (0, 23),
         "--linear-backend, such as flashinfer_cutlass or marlin", _WARNED),
-    Variable("VLLM_USE_NVFP4_CT_EMULATIONS", (0, 22), (0, 23), "--linear-backend emulation",
+    RetiredVariable("VLLM_USE_NVFP4_CT_EMULATIONS", (0, 22), (0, 23), "--linear-backend emulation",
         _WARNED, "0"),
-    Variable("VLLM_USE_FBGEMM", (0, 22), (0, 23), "--linear-backend fbgemm", _WARNED, "0"),
-    Variable("VLLM_ATTENTION_BACKEND", (0, 13), (0, 20), "--attention-backend",
+    RetiredVariable("VLLM_USE_FBGEMM", (0, 22), (0, 23), "--linear-backend fbgemm", _WARNED, "0"),
+    RetiredVariable("VLLM_ATTENTION_BACKEND", (0, 13), (0, 20), "--attention-backend",
         "vLLM 0.13 warns that it will be removed in v0.14; 0.20.2 is reported not to know it"),
-    Variable("VLLM_FLASH_ATTN_VERSION", (0, 13), (0, 24), "--attention-config.flash_attn_version",
+    RetiredVariable("VLLM_FLASH_ATTN_VERSION", (0, 13), (0, 24),
+        "--attention-config.flash_attn_version",
         _ABSENT),
-    Variable("VLLM_USE_TRTLLM_ATTENTION", (0, 13), (0, 24),
+    RetiredVariable("VLLM_USE_TRTLLM_ATTENTION", (0, 13), (0, 24),
         "--attention-config.use_trtllm_attention", _ABSENT),
-    Variable("VLLM_TORCH_PROFILER_DIR", (0, 13), (0, 24), "--profiler-config", _ABSENT),
-    Variable("VLLM_ALL2ALL_BACKEND", (0, 12), (0, 24), "--all2all-backend", _ABSENT),
-    Variable("VLLM_FUSED_MOE_CHUNK_SIZE", UNKNOWN, (0, 24), "", _ABSENT),
-    Variable("VLLM_MXFP4_BACKEND", _NEVER, _NEVER, "--moe-backend",
+    RetiredVariable("VLLM_TORCH_PROFILER_DIR", (0, 13), (0, 24), "--profiler-config", _ABSENT),
+    RetiredVariable("VLLM_ALL2ALL_BACKEND", (0, 12), (0, 24), "--all2all-backend", _ABSENT),
+    RetiredVariable("VLLM_FUSED_MOE_CHUNK_SIZE", UNKNOWN, (0, 24), "", _ABSENT),
+    RetiredVariable("VLLM_MXFP4_BACKEND", _NEVER, _NEVER, "--moe-backend",
         "no release of vLLM reads it; forks do"),
-    Variable("VLLM_USE_B12X_FP4_GEMM", _NEVER, _NEVER, "--linear-backend b12x",
+    RetiredVariable("VLLM_USE_B12X_FP4_GEMM", _NEVER, _NEVER, "--linear-backend b12x",
         "no release of vLLM reads it; a branch that was never merged does"),
-    Variable("VLLM_USE_B12X_FP8_GEMM", _NEVER, _NEVER, "--linear-backend b12x",
+    RetiredVariable("VLLM_USE_B12X_FP8_GEMM", _NEVER, _NEVER, "--linear-backend b12x",
         "no release of vLLM reads it; a branch that was never merged does"),
-    Variable("VLLM_B12X_MOE_FORCE_A16", _NEVER, _NEVER, "VLLM_B12X_MOE_FP4_FORCE_A16 (0.32)",
+    RetiredVariable("VLLM_B12X_MOE_FORCE_A16", _NEVER, _NEVER, "VLLM_B12X_MOE_FP4_FORCE_A16 (0.32)",
         "no release of vLLM reads it; a branch that was never merged does"),
 )  # fmt: skip
 
@@ -163,7 +164,7 @@ HARMLESS = frozenset({
 })  # fmt: skip
 """What container images leave behind, and the switch to V1, which is all there is now."""
 
-_BY_NAME: Mapping[str, Variable] = {variable.name: variable for variable in VARIABLES}
+_BY_NAME: Mapping[str, RetiredVariable] = {variable.name: variable for variable in VARIABLES}
 _SUCCESSORS: Mapping[str, Successor] = {row.name: row for row in SUCCESSORS}
 _PREFIX = "VLLM_"
 
@@ -235,7 +236,7 @@ def _variable_status(name: str, value: str, vllm: str) -> tuple[str, str] | None
     return "ignored", why
 
 
-def _of_an_old_one(variable: Variable, vllm: str) -> tuple[str, str] | None:
+def _of_an_old_one(variable: RetiredVariable, vllm: str) -> tuple[str, str] | None:
     version = version_of(vllm)
     if variable.removed_in == _NEVER:
         return "never", variable.source

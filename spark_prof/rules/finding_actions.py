@@ -13,7 +13,7 @@ When = Literal["always", "eager", "no graphs", "graphs not full"]
 """How the run that a row is for ran its steps."""
 
 
-class Trial(NamedTuple):
+class AbAction(NamedTuple):
     """An A/B that shows what a change brings."""
 
     finding: str
@@ -27,12 +27,12 @@ _FULL_GRAPHS = "--compilation-config.cudagraph_mode=FULL_AND_PIECEWISE"
 _FUSED = "--compilation-config.pass_config.fuse_allreduce_rms=true"
 
 TRIALS = (
-    Trial("host-gaps", "no graphs", *_EAGER),
-    Trial("host-gaps", "graphs not full", (f"--b={_FULL_GRAPHS}",), _FULL_GRAPHS),
-    Trial("idle-gpu", "eager", *_EAGER),
-    Trial("eager-mode", "always", *_EAGER),
-    Trial("small-kernels", "eager", *_EAGER),
-    Trial("nccl-all-reduce", "always", (f"--b={_FUSED}",), _FUSED),
+    AbAction("host-gaps", "no graphs", *_EAGER),
+    AbAction("host-gaps", "graphs not full", (f"--b={_FULL_GRAPHS}",), _FULL_GRAPHS),
+    AbAction("idle-gpu", "eager", *_EAGER),
+    AbAction("eager-mode", "always", *_EAGER),
+    AbAction("small-kernels", "eager", *_EAGER),
+    AbAction("nccl-all-reduce", "always", (f"--b={_FUSED}",), _FUSED),
 )
 """Of a finding's rows the first whose run is this one counts."""
 

@@ -70,7 +70,7 @@ _MB = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Figure:
+class SourcedFigure:
     """A number and who says so."""
 
     value: float
@@ -85,7 +85,7 @@ class Gpu:
     short: str  # its name on the command line
     pattern: str  # searched in what a driver calls it, in lower case with single blanks
     compute_capability: str  # such as 12.1
-    memory_bandwidth: Figure  # of its data sheet, in bytes per second
+    memory_bandwidth: SourcedFigure  # of its data sheet, in bytes per second
     memory_bytes: int  # what it is sold with, in units of 10^9; a little more is there
     multiprocessors: int  # how many of them are enabled
     l2_bytes: int | None  # size of its level-2 cache, None where the sources do not say
@@ -93,13 +93,13 @@ class Gpu:
     # Operations per second by precision, a multiply-add counted as two. On tensor cores, of dense
     # matrices, accumulated in FP32 (int8: INT32); `fp32` is on CUDA cores. A precision that it has
     # no instructions for is left out.
-    peaks: Mapping[str, Figure]
+    peaks: Mapping[str, SourcedFigure]
     source: str  # of all figures that carry none of their own
     # What a kernel that only reads reached, in bytes per second; None where nobody said.
-    read_bandwidth: Figure | None = None
+    read_bandwidth: SourcedFigure | None = None
 
     @property
-    def bandwidth(self) -> Figure:
+    def bandwidth(self) -> SourcedFigure:
         """What a kernel that reads reaches, else the data sheet's."""
         return self.read_bandwidth or self.memory_bandwidth
 
@@ -110,18 +110,18 @@ def _gpu(
     memory: tuple[int, float],
     sizes: tuple[int, int | None, int | None],
     teraops: Mapping[str, float],
-    read: Figure | None = None,
+    read: SourcedFigure | None = None,
 ) -> Gpu:
     size, bandwidth = memory
     multiprocessors, l2, clock = sizes
     return Gpu(
         *named,
-        memory_bandwidth=Figure(bandwidth * 1e9, source),
+        memory_bandwidth=SourcedFigure(bandwidth * 1e9, source),
         memory_bytes=size * 1_000_000_000,
         multiprocessors=multiprocessors,
         l2_bytes=None if l2 is None else l2 * _MB,
         clock_hz=None if clock is None else clock * 1_000_000,
-        peaks={k: Figure(v * 1e12, source) for k, v in teraops.items()},
+        peaks={k: SourcedFigure(v * 1e12, source) for k, v in teraops.items()},
         source=source,
         read_bandwidth=read,
     )
@@ -148,7 +148,7 @@ GPUS: tuple[Gpu, ...] = (
     _gpu(("GB10 (DGX Spark)", "gb10", r"\bgb10\b|\bspark\b", "12.1"),
         "NVIDIA DGX Spark data sheet (273 GB/s; 1 PFLOP of FP4 with sparsity, halved), Hot Chips "
         "2025 (31 TFLOPS of FP32), huggingface/kernels#283 (48 multiprocessors, 24 MB of L2)",
-        (128, 273), (48, 24, None), {"fp4": 500, "fp32": 31}, read=Figure(231e9,
+        (128, 273), (48, 24, None), {"fp4": 500, "fp32": 31}, read=SourcedFigure(231e9,
         "reported for a kernel that only reads, 231 to 234 GB/s: antirez/ds4#773")),
     _gpu(("RTX 5090", "rtx5090", r"rtx 5090(?! d| laptop)", "12.0"), _RTX_50, (32, 1792),
         (170, 96, 2407), _rates(104.8, 209.5, fp8=419, fp4=1676, int8=838)),
@@ -167,7 +167,8 @@ GPUS: tuple[Gpu, ...] = (
         (96, 1792), (188, 128, None), {"fp4": 1755.5, "fp32": 110}),
     _gpu(("H100 SXM", "h100", r"h100 (?:80gb hbm3|sxm)|h100-sxm|^(?:nvidia )?h100$", "9.0"), _H100,
         (80, 3350), (132, 50, 1830), _rates(66.9, 989.4, fp8=1978.9, int8=1978.9),
-        read=Figure(3.03e12, "measured in this project: a float32 sum on an H100 80GB HBM3")),
+        read=SourcedFigure(3.03e12,
+            "measured in this project: a float32 sum on an H100 80GB HBM3")),
     _gpu(("H100 PCIe", "h100pcie", r"h100[ -]pcie", "9.0"), _H100, (80, 2039), (114, 50, 1620),
         _rates(51.2, 756, fp8=1513, int8=1513)),
     _gpu(("H100 NVL", "h100nvl", r"h100[ -]nvl", "9.0"), _H100, (94, 3938), (132, 50, None),

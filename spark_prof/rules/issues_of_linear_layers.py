@@ -5,12 +5,12 @@ from __future__ import annotations
 from spark_prof.rules.known_issue import (
     GB10,
     SM12X,
-    Asked,
     AtLeast,
     Capability,
+    CheckpointScheme,
     Issue,
+    IssueReference,
     Model,
-    Reference,
     Runs,
     Says,
 )
@@ -27,9 +27,9 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "were (-93 %, Kimi-K2.5), one request, B300 and GB300",
         vllm=VersionWindow("0.22.0", "0.24.0", "0.25.0"), gpus="B200, B300, GB300",
         when=(Capability(((100, 109),)), Runs("linear", _NATIVE_FP4)),
-        reported=(Reference("vllm-project/vllm#45741", "2026-06"),
-                  Reference("vllm-project/vllm#42988", "2026-05", "pull"),
-                  Reference("vllm-project/vllm#45739", "2026-06", "pull")),
+        reported=(IssueReference("vllm-project/vllm#45741", "2026-06"),
+                  IssueReference("vllm-project/vllm#42988", "2026-05", "pull"),
+                  IssueReference("vllm-project/vllm#45739", "2026-06", "pull")),
         remedy="update vLLM to 0.25"),
     Issue("weight-only-before-fp4", "speed",
         what="linear layers with FP4 weights and activations run weight-only on FlashInfer's "
@@ -38,9 +38,9 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         effect="prompts were 31 % slower and loaded decoding 17 to 24 % on a GB10; 74.8 tokens/s "
         "where 92.6 are reached and 1,455 ms to the first token where 926 are, on an RTX PRO 6000",
         vllm=VersionWindow("0.28.0", "0.28.1rc1.dev388", "0.29.0"), gpus="RTX 50, RTX PRO, GB10",
-        when=(SM12X, Asked("linear", r"W4A4"), Runs("linear", _A16_FIRST)),
-        reported=(Reference("vllm-project/vllm#55397", "2026-09-04"),
-                  Reference("vllm-project/vllm#55170", "2026-09-03", "pull")),
+        when=(SM12X, CheckpointScheme("linear", r"W4A4"), Runs("linear", _A16_FIRST)),
+        reported=(IssueReference("vllm-project/vllm#55397", "2026-09-04"),
+                  IssueReference("vllm-project/vllm#55170", "2026-09-03", "pull")),
         side=f"VLLM_DISABLED_KERNELS={_A16_FIRST}"),
     Issue("nvfp4-garbage-at-8-ranks", "answers",
         what="columns of an NVFP4 layer that 8 GPUs share are no multiple of 32, and what pads "
@@ -49,8 +49,8 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         vllm=VersionWindow("0.25.1", "0.25.1"), gpus="RTX PRO, RTX 6000D",
         when=(Capability(((120, 120),)), Model(r"Qwen2[._]5_?-?VL"), Runs("linear", _NATIVE_FP4),
               AtLeast("tensor_parallel_size", 8)),
-        reported=(Reference("vllm-project/vllm#48898", "2026-07-17"),
-                  Reference("vllm-project/vllm#48965", "2026-07-17", "pull")),
+        reported=(IssueReference("vllm-project/vllm#48898", "2026-07-17"),
+                  IssueReference("vllm-project/vllm#48965", "2026-07-17", "pull")),
         side="--linear-backend marlin"),
     Issue("no-native-fp4-message", "message",
         what="the log says that this GPU has no native FP4, which it has: vLLM writes the line "
@@ -60,8 +60,8 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="B200, RTX 50, RTX PRO, GB10",
         when=(Capability(((100, 129),)),
               Says(r"does not have native support for FP4|lacks native FP4 compute")),
-        reported=(Reference("vllm-project/vllm#47749", "2026-07-06"),
-                  Reference("vllm-project/vllm#44672", "2026-09-10", "pull")),
+        reported=(IssueReference("vllm-project/vllm#47749", "2026-07-06"),
+                  IssueReference("vllm-project/vllm#44672", "2026-09-10", "pull")),
         remedy="look at what the checkpoint asks for, not at the GPU"),
     Issue("gb10-cutlass-fp8-blocks-fail", "start",
         what="CUTLASS' kernel for FP8 with a scale for each block was built for 12.0 and fails on "
@@ -70,7 +70,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "GB10)",
         vllm=VersionWindow("0.20.0", "0.21.1rc1.dev169"), gpus="GB10",
         when=(GB10, Says(r"cutlass_gemm_caller\.cuh")),
-        reported=(Reference("vllm-project/vllm#43367", "2026-05-22"),),
+        reported=(IssueReference("vllm-project/vllm#43367", "2026-05-22"),),
         side="VLLM_DISABLED_KERNELS=CutlassFp8BlockScaledMMKernel"),
     Issue("flashinfer-needs-cuda-12-9", "start",
         what="FlashInfer compiles for this GPU with a CUDA toolkit before 12.9, which does not "
@@ -78,8 +78,8 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         effect="the engine ends while it starts, in the sampler, the experts or an FP8 KV cache",
         vllm=VersionWindow("0.25.0", "0.29.0"), gpus="RTX 50, RTX PRO, GB10",
         when=(SM12X, Says(r"No supported CUDA architectures found for major versions \[12\]")),
-        reported=(Reference("vllm-project/vllm#48965", "2026-07-17", "pull"),
-                  Reference("flashinfer-ai/flashinfer#3633", "2026-09-07", "pull")),
+        reported=(IssueReference("vllm-project/vllm#48965", "2026-07-17", "pull"),
+                  IssueReference("flashinfer-ai/flashinfer#3633", "2026-09-07", "pull")),
         remedy="install CUDA 12.9 or newer and set CUDA_HOME"),
     Issue("fp8-products-not-tuned", "speed",
         what="FlashInfer 0.6.12 finds none of its tuned tactics for FP8 products and takes a "
@@ -88,7 +88,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "told (RTX 5090)",
         vllm=VersionWindow("0.23.0", "0.24.0", "0.25.0"), gpus="",
         when=(Says(r"No tuned config covers \S*(bmm_fp8|fp8_gemm)"),),
-        reported=(Reference("flashinfer-ai/flashinfer#3437", "2026-06-20", "pull"),),
+        reported=(IssueReference("flashinfer-ai/flashinfer#3437", "2026-06-20", "pull"),),
         remedy="update vLLM to 0.25"),
     Issue("lm-head-not-tuned", "speed",
         what="FlashInfer is not tuned for a product in BF16, such as the last of a step, onto the "
@@ -96,7 +96,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         effect="each step runs it with a default tactic; what that costs was not told",
         vllm=VersionWindow("0.25.0", "0.33.0"), gpus="",
         when=(Says(r"No tuned config covers \S*bf16_gemm"),),
-        reported=(Reference("vllm-project/vllm#47720", "2026-07-06", "pull"),),
+        reported=(IssueReference("vllm-project/vllm#47720", "2026-07-06", "pull"),),
         remedy="none known"),
     Issue("gb10-fp8-blocks-default-tiles", "speed",
         what="no tuned configuration is there for FP8 blocks on a GB10, and the default computes "
@@ -105,6 +105,6 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "DeepSeek-V4-Flash, 2 DGX Spark)",
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="GB10",
         when=(GB10, Says(r"default W8A8 Block FP8 kernel config.*device_name=NVIDIA_GB10")),
-        reported=(Reference("vllm-project/vllm#40925", "2026-04-26", "pull"),),
+        reported=(IssueReference("vllm-project/vllm#40925", "2026-04-26", "pull"),),
         remedy="write a configuration for these shapes with vLLM's benchmark_w8a8_block_fp8.py"),
 )  # fmt: skip

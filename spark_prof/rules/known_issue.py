@@ -38,7 +38,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckpointScheme:
     """The checkpoint asks for this scheme, such as W4A4, in layers of that kind."""
 
     kind: str
@@ -46,7 +46,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Setting:
+class EngineSetting:
     """A setting of the engine has a value that this whole pattern matches."""
 
     name: str  # as vLLM's configuration calls it
@@ -64,7 +64,7 @@ class AtLeast:
 
 
 @dataclass(frozen=True)
-class Variable:
+class EnvironmentCondition:
     """An environment variable has a value that this whole pattern matches."""
 
     name: str
@@ -91,15 +91,35 @@ class AnyOf:
     """One of these is so."""
 
     conditions: tuple[
-        Capability | Model | Runs | Asked | Setting | AtLeast | Variable | Says | Traced, ...
+        Capability
+        | Model
+        | Runs
+        | CheckpointScheme
+        | EngineSetting
+        | AtLeast
+        | EnvironmentCondition
+        | Says
+        | Traced,
+        ...,
     ]
 
 
-Condition = Capability | Model | Runs | Asked | Setting | AtLeast | Variable | Says | Traced | AnyOf
+Condition = (
+    Capability
+    | Model
+    | Runs
+    | CheckpointScheme
+    | EngineSetting
+    | AtLeast
+    | EnvironmentCondition
+    | Says
+    | Traced
+    | AnyOf
+)
 
 
 @dataclass(frozen=True)
-class Reference:
+class IssueReference:
     """Where something was reported."""
 
     thread: str  # repository#number
@@ -129,7 +149,7 @@ class Issue:
     vllm: VersionWindow  # the versions that have it
     gpus: str  # on which GPUs, in words; empty for any
     when: tuple[Condition, ...]  # all of them hold in a run that has it
-    reported: tuple[Reference, ...]  # the first one names the issue
+    reported: tuple[IssueReference, ...]  # the first one names the issue
     remedy: str = ""  # what to do, in words; empty where `side` says all
     side: str = ""  # the same as a side of `spark-prof ab`; empty where no setting changes it
     as_of: str = "2026-11-28"  # when the row was last checked

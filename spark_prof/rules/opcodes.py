@@ -94,7 +94,7 @@ def find_opcode(opcode: str) -> Opcode | None:
 
 
 @dataclass(frozen=True)
-class Mark:
+class OpcodeMark:
     """What a reader of a listing looks for."""
 
     name: str
@@ -108,18 +108,19 @@ class Mark:
 
 
 MARKS = (
-    Mark("matrix product", "runs on the tensor cores"),
-    Mark("conversion", "turns one number format into another",
+    OpcodeMark("matrix product", "runs on the tensor cores"),
+    OpcodeMark("conversion", "turns one number format into another",
          "F2F F2FP UF2FP F2I I2F I2FP I2I FRND MOVM"),
-    Mark("byte permute", "moves bytes in a register, as unpacking does", "PRMT UPRMT"),
-    Mark("local memory access", "loads or stores spilled registers, or local arrays", "LDL STL"),
+    OpcodeMark("byte permute", "moves bytes in a register, as unpacking does", "PRMT UPRMT"),
+    OpcodeMark("local memory access", "loads or stores spilled registers, or local arrays",
+        "LDL STL"),
 )  # fmt: skip
 """What a listing marks, in the order of its legend."""
 
 _MARK_OF = {word: mark for mark in MARKS for word in mark.words.split()}
 
 
-def mark_of(opcode: str) -> Mark | None:
+def mark_of(opcode: str) -> OpcodeMark | None:
     """What a listing marks this opcode as; None for most."""
     row = find_opcode(opcode)
     if row is not None and row.does == "product":

@@ -14,7 +14,7 @@ from spark_prof.rules.components import component_of, layer_of
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightUse:
     """What a module's weights are for."""
 
     component: str  # a word of the vocabulary; `other` where no rule says it
@@ -22,47 +22,50 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Rule:
+class TensorRule:
     """Modules whose path the pattern is found in; the words' meaning is that of `Place`."""
 
     pattern: str
-    place: Place
+    place: WeightUse
     examples: tuple[str, ...]
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(r"(?:^|\.)(?:visual|vit|vision\w*|image_\w+|img_\w+|audio_\w+|sound_\w+|speech_\w+|"
+RULES: tuple[TensorRule, ...] = (
+    TensorRule(r"(?:^|\.)(?:visual|vit|vision\w*|image_\w+|img_\w+|audio_\w+|sound_\w+|speech_\w+|"
         r"multi_modal_projector|mm_projector|aligner|connector|patch_merger|embed_tokens_extend|"
         r"talker|token2wav|code2wav)(?:\.|$)|^mlp1\.",
-        Place("other", "encoder"), ("model.visual.blocks.0.attn.qkv",
+        WeightUse("other", "encoder"), ("model.visual.blocks.0.attn.qkv",
         "vision_tower.encoder.layers.3.mlp.fc1", "mlp1.0",
         "talker.model.layers.0.self_attn.q_proj")),
-    Rule(r"(?:^|\.)(?:mtp\w*|nextn\w*|draft\w*|eagle\w*|medusa\w*)(?:\.|$)",
-        Place("other", "drafter"), ("mtp.layers.0.mlp.experts.*.up_proj", "model.mtp.fc")),
-    Rule(r"^output$", Place("lm_head"), ("output",)),
-    Rule(r"(?:^|\.)(?:embed_tokens_per_layer|embeddings|embed_positions)$", Place("embedding"),
+    TensorRule(r"(?:^|\.)(?:mtp\w*|nextn\w*|draft\w*|eagle\w*|medusa\w*)(?:\.|$)",
+        WeightUse("other", "drafter"), ("mtp.layers.0.mlp.experts.*.up_proj", "model.mtp.fc")),
+    TensorRule(r"^output$", WeightUse("lm_head"), ("output",)),
+    TensorRule(r"(?:^|\.)(?:embed_tokens_per_layer|embeddings|embed_positions)$",
+        WeightUse("embedding"),
         ("backbone.embeddings", "model.language_model.embed_tokens_per_layer")),
-    Rule(r"\.(?:experts|routed_experts)(?:\.|$)|\.block_sparse_moe\.(?:input|output)_linear$",
-        Place("experts"), ("backbone.layers.1.mixer.experts.*.up_proj",
+    TensorRule(r"\.(?:experts|routed_experts)(?:\.|$)|\.block_sparse_moe\.(?:input|output)_linear$",
+        WeightUse("experts"), ("backbone.layers.1.mixer.experts.*.up_proj",
         "model.layers.0.block_sparse_moe.experts.*.w1", "model.layers.0.mlp.experts.gate_up_proj",
         "model.layers.0.block_sparse_moe.input_linear")),
-    Rule(r"\.shared_(?:experts?|mlp)(?:\.|$)|\.shared_expert_gate$", Place("shared_experts"),
+    TensorRule(r"\.shared_(?:experts?|mlp)(?:\.|$)|\.shared_expert_gate$",
+        WeightUse("shared_experts"),
         ("backbone.layers.1.mixer.shared_experts.down_proj",
         "model.layers.2.shared_mlp.input_linear")),
-    Rule(r"\.(?:gate|router)(?:\.|$)|\.moe_statics(?:\.|$)|\.e_score_correction$", Place("router"),
+    TensorRule(r"\.(?:gate|router)(?:\.|$)|\.moe_statics(?:\.|$)|\.e_score_correction$",
+        WeightUse("router"),
         ("model.layers.3.mlp.gate.e_score_correction",
         "model.layers.0.block_sparse_moe.router.layer", "backbone.layers.1.mixer.gate",
         "model.layers.0.block_sparse_moe.e_score_correction")),
-    Rule(r"\.mixer\.(?:q|k|v|qkv)_proj$|\.(?:attention|attn|self_attn)\.(?:w?qkv|w[qkv]|[qkv])$|"
+    TensorRule(r"\.mixer\.(?:q|k|v|qkv)_proj$|\.(?:attention|attn|self_attn)\.(?:w?qkv|w[qkv]|[qkv])$|"
         r"\.self_attn\.(?:wq_[ab]|wkv)$",
-        Place("qkv"), ("backbone.layers.5.mixer.q_proj", "model.layers.0.attention.wqkv",
+        WeightUse("qkv"), ("backbone.layers.5.mixer.q_proj", "model.layers.0.attention.wqkv",
         "layers.0.attention.wq")),
-    Rule(r"\.mixer\.o_proj$|\.(?:attention|attn|self_attn)\.(?:wo|out|wo_[ab]|o_[ab]_proj)$",
-        Place("o_proj"), ("backbone.layers.5.mixer.o_proj", "model.layers.0.attention.wo")),
-    Rule(r"\.mixer\.(?:up|down|gate)_proj$|\.mlps?\.\d+\.|\.fc[12]$", Place("mlp"),
+    TensorRule(r"\.mixer\.o_proj$|\.(?:attention|attn|self_attn)\.(?:wo|out|wo_[ab]|o_[ab]_proj)$",
+        WeightUse("o_proj"), ("backbone.layers.5.mixer.o_proj", "model.layers.0.attention.wo")),
+    TensorRule(r"\.mixer\.(?:up|down|gate)_proj$|\.mlps?\.\d+\.|\.fc[12]$", WeightUse("mlp"),
         ("backbone.layers.3.mixer.up_proj", "model.layers.0.mlps.1.up_proj",
         "model.decoder.layers.0.fc1")),
-    Rule(r"\.(?:short_)?conv(?:\.|$)", Place("ssm"),
+    TensorRule(r"\.(?:short_)?conv(?:\.|$)", WeightUse("ssm"),
         ("model.layers.0.conv.in_proj", "model.layers.0.short_conv.out_proj")),
 )  # fmt: skip
 
@@ -91,14 +94,14 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=1 << 16)
-def place_of(module: str, layers: int) -> Place:
+def place_of(module: str, layers: int) -> WeightUse:
     """What the weights of a module, as `split_name` gives it, are for.
 
     What lies beyond the decoder's layers drafts tokens; 0 where their number is unknown.
     """
     place = next((place for pattern, place in _COMPILED if pattern.search(module)), None)
     if place is None:
-        place = Place(component_of(module, "") or "other")
+        place = WeightUse(component_of(module, "") or "other")
     if place.role == "decoder" and layers and layer_of(module) >= layers:
-        return Place(place.component, "drafter")
+        return WeightUse(place.component, "drafter")
     return place

@@ -22,7 +22,7 @@ Number = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Table:
+class GeneratedTable:
     """A generated table."""
 
     versions: tuple[str, ...]  # that were read, oldest first
@@ -56,11 +56,11 @@ def _number(release: str) -> Number:
 
 
 @cache
-def table(name: str) -> Table:
+def table(name: str) -> GeneratedTable:
     """A generated table by its file's name, such as variables."""
     content = json.loads((_FOLDER / f"vllm_{name}.json").read_bytes())
     rows = {tuple(row[:-1]): row[-1] for row in content["rows"]}
-    return Table(tuple(content["versions"]), rows)
+    return GeneratedTable(tuple(content["versions"]), rows)
 
 
 def releases() -> Sequence[str]:

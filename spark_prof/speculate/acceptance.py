@@ -46,7 +46,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
-class Spread:
+class TokensSpread:
     """The variance of an estimate, and its degrees of freedom; 0 of both where it is exact."""
 
     variance: float = 0.0
@@ -105,14 +105,14 @@ def server_acceptance(steps: int, drafts: int, accepted: Sequence[int]) -> Accep
     return Acceptance("server", tuple(drafted), rates, steps)
 
 
-def tokens_spread(acceptance: Acceptance, drafts: int, other: int) -> Spread:
+def tokens_spread(acceptance: Acceptance, drafts: int, other: int) -> TokensSpread:
     """How sure the ratio of a step's tokens at two numbers of drafts is, as its logarithm.
 
     Requests differ, and steps of one are alike: where several are known, they are what varies,
     else each step counts as a draw of its own.
     """
     if acceptance.source == "given" or drafts == other:
-        return Spread()
+        return TokensSpread()
     tokens, other_tokens = acceptance.tokens(drafts), acceptance.tokens(other)
     requests = acceptance.requests
     if len(requests) >= _FEWEST_REQUESTS:
@@ -122,14 +122,14 @@ def tokens_spread(acceptance: Acceptance, drafts: int, other: int) -> Spread:
         apart = (ours - tokens * steps) / tokens - (theirs - other_tokens * steps) / other_tokens
         count = len(requests)
         variance = count / (count - 1) * float((apart**2).sum()) / float(steps.sum()) ** 2
-        return Spread(variance, count - 1)
+        return TokensSpread(variance, count - 1)
     # A step accepts exactly n drafts in a share of accepted[n - 1] - accepted[n].
     shares = -np.diff([1.0, *acceptance.accepted, 0.0])
     counts = np.arange(len(shares))
     apart = np.minimum(counts, drafts) / tokens - np.minimum(counts, other) / other_tokens
     mean = float((shares * apart).sum())
     variance = float((shares * (apart - mean) ** 2).sum()) / acceptance.steps
-    return Spread(variance, max(acceptance.steps - 1, 1))
+    return TokensSpread(variance, max(acceptance.steps - 1, 1))
 
 
 def _sums(rows: Sequence[tuple[int, ...]], most: int) -> list[int]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_prof.analyzers.t_distribution import student_quantile
-from spark_prof.speculate.acceptance import Acceptance, Spread, tokens_spread
+from spark_prof.speculate.acceptance import Acceptance, TokensSpread, tokens_spread
 from spark_prof.speculate.step_cost import (
-    Estimate,
     Fit,
     Round,
+    StepCost,
     fit_line,
     measured_drafts,
     step_spread,
@@ -26,13 +26,13 @@ class DraftCount:
     """A number of drafts at one batch size and context."""
 
     drafts: int
-    step_us: Estimate
-    break_even: Estimate | None
+    step_us: StepCost
+    break_even: StepCost | None
     """The share of the drafts that has to be accepted so that a token takes no longer than without
     drafts; above 1 it cannot pay. None of no drafts."""
     tokens: float | None = None  # that a step gives each request; None where acceptance is unknown
     token_us: float | None = None  # of each request
-    speed: Estimate | None = None  # tokens a second over those without drafts
+    speed: StepCost | None = None  # tokens a second over those without drafts
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def speed_over(
     drafts: int,
     other: int,
     error: float = _ERROR,  # the share of such intervals that may miss
-) -> Estimate | None:
+) -> StepCost | None:
     """How many times as fast tokens come at a number of drafts as at another."""
     widths = acceptance.width(drafts), acceptance.width(other)
     steps = step_spread(rounds, *widths)
@@ -94,11 +94,11 @@ def speed_over(
     value = math.log(acceptance.tokens(drafts) / acceptance.tokens(other)) - log_time
     half = _half(error, of_time, tokens_spread(acceptance, drafts, other))
     if math.isinf(half):
-        return Estimate(math.exp(value))
-    return Estimate(math.exp(value), math.exp(value - half), math.exp(value + half))
+        return StepCost(math.exp(value))
+    return StepCost(math.exp(value), math.exp(value - half), math.exp(value + half))
 
 
-def break_even(rounds: Sequence[Round], drafts: int) -> Estimate | None:
+def break_even(rounds: Sequence[Round], drafts: int) -> StepCost | None:
     """The mean share of accepted drafts at which they neither pay nor cost."""
     steps = step_spread(rounds, drafts, 0) if drafts else None
     if steps is None:
@@ -106,9 +106,9 @@ def break_even(rounds: Sequence[Round], drafts: int) -> Estimate | None:
     value, spread = steps
     half = _half(_ERROR, spread)
     if math.isinf(half):
-        return Estimate(math.expm1(value) / drafts)
+        return StepCost(math.expm1(value) / drafts)
     low, high = (math.expm1(end) / drafts for end in (value - half, value + half))
-    return Estimate(math.expm1(value) / drafts, low, high)
+    return StepCost(math.expm1(value) / drafts, low, high)
 
 
 def chosen_at(rounds: Sequence[Round], rate: float) -> int | None:
@@ -140,7 +140,7 @@ def _row(rounds: Sequence[Round], drafts: int, acceptance: Acceptance | None) ->
     return DraftCount(drafts, plain, even, tokens, took.value / tokens, speed)
 
 
-def _half(error: float, *spreads: Spread) -> float:
+def _half(error: float, *spreads: TokensSpread) -> float:
     """Half of the interval of a sum, by Welch and Satterthwaite."""
     total = math.fsum(spread.variance for spread in spreads)
     if total == 0 or math.isinf(total):

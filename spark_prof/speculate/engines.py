@@ -16,8 +16,8 @@ from spark_prof.ab.machine import free_bytes
 from spark_prof.ab.messages import Facts, Start
 from spark_prof.errors import CommandError
 from spark_prof.profiler.draft_steps import ENVIRONMENT
-from spark_prof.speculate.measuring import Live
-from spark_prof.speculate.plan import Options, Variant
+from spark_prof.speculate.measuring import LiveDrafts
+from spark_prof.speculate.plan import SpeculateOptions, Variant
 
 _KV_BYTES = "--kv-cache-memory-bytes"
 _SHARE = "--gpu-memory-utilization"
@@ -26,13 +26,13 @@ _LEAST_SHARE = "0.05"
 _GRAPHS = re.compile(r"cudagraph|enforce-eager|compilation-config|performance-mode")
 
 
-class Engines:
+class DraftEngines:
     """Starts engines and ends them all; a context manager."""
 
     def __init__(
         self,
         command: EngineCommand,
-        options: Options,
+        options: SpeculateOptions,
         deadline: float,
         say: Callable[[str], None],
     ) -> None:
@@ -43,7 +43,7 @@ class Engines:
         self.started = 0
         self.alone = False  # the start that failed had another engine beside it, which did not
 
-    def __enter__(self) -> Engines:
+    def __enter__(self) -> DraftEngines:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,7 +59,7 @@ class Engines:
 
     def start(
         self, variants: Sequence[Variant], arguments: Sequence[str], *, as_served: bool = False
-    ) -> list[Live]:
+    ) -> list[LiveDrafts]:
         """Engines that are alive together, beside those that are.
 
         Where vLLM is told how much memory the KV cache takes, they are started at the same time:
@@ -106,11 +106,11 @@ class Engines:
             raise next(iter(failures.values()))
         self.started += len(variants)
         return [
-            Live(variant, engine, facts[at])
+            LiveDrafts(variant, engine, facts[at])
             for at, (variant, engine) in enumerate(zip(variants, engines, strict=True))
         ]
 
-    def end(self, lives: Sequence[Live]) -> None:
+    def end(self, lives: Sequence[LiveDrafts]) -> None:
         """Ends some of the engines."""
         for live in lives:
             live.engine.__exit__()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.messages import Batch, Draft, Drafted, DraftStep, Facts
+from spark_prof.ab.messages import Draft, Drafted, DraftStep, Facts, PromptBatch
 from spark_prof.ab.timed_steps import middle_mean
 from spark_prof.errors import CommandError
 from spark_prof.speculate.plan import Variant, blocks_of
@@ -22,7 +22,7 @@ WARM_STEPS = 5
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveDrafts:
     """An engine that runs."""
 
     variant: Variant
@@ -30,7 +30,7 @@ class Live:
     facts: Facts
 
 
-def measure(live: Live, requests: int, context: int, steps: int, length: int) -> Drafted:
+def measure(live: LiveDrafts, requests: int, context: int, steps: int, length: int) -> Drafted:
     """A generation in which every number of drafts of an engine has its blocks.
 
     Drafts are all rejected where the engine can do that, so that its requests grow by a token a
@@ -42,7 +42,7 @@ def measure(live: Live, requests: int, context: int, steps: int, length: int) ->
     """
     drafts = live.variant.drafts or (0,)
     plan = blocks_of(drafts, max(steps, -(-length // (2 * len(drafts)))))
-    batch = Batch(requests, context, sum(count for _, count in plan))
+    batch = PromptBatch(requests, context, sum(count for _, count in plan))
     rates = (0.0,) * live.facts.drafts if live.facts.acceptance_fixed else None
     doing = f"timing batch {requests} after {context} tokens"
     return live.engine.ask(Draft(batch, plan, acceptance=rates), Drafted, doing)

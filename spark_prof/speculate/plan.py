@@ -25,7 +25,7 @@ _NOT_SERVED = ("rejection_sample_method", "synthetic_acceptance_rates",
 
 
 @dataclass(frozen=True)
-class Options:
+class SpeculateOptions:
     """The options of a run."""
 
     folder: Path  # where everything goes

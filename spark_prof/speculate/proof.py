@@ -9,14 +9,14 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.messages import Batch, Draft, Drafted
+from spark_prof.ab.messages import Draft, Drafted, PromptBatch
 from spark_prof.errors import CommandError
 from spark_prof.speculate.acceptance import Acceptance
-from spark_prof.speculate.engines import Engines
-from spark_prof.speculate.measuring import Live, token_times
-from spark_prof.speculate.plan import PLAIN, Options, Variant, served_config, with_drafter
+from spark_prof.speculate.engines import DraftEngines
+from spark_prof.speculate.measuring import LiveDrafts, token_times
+from spark_prof.speculate.plan import PLAIN, SpeculateOptions, Variant, served_config, with_drafter
 from spark_prof.speculate.speculate_result import Proof, SpeculateResult, served_drafts
-from spark_prof.speculate.step_cost import Estimate, mean_interval
+from spark_prof.speculate.step_cost import StepCost, mean_interval
 
 _TOKENS = 96  # of each request
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 12
@@ -37,12 +37,12 @@ class ResultKeeper(Protocol):
 def prove(
     command: EngineCommand,
     config: dict[str, Any],
-    options: Options,
+    options: SpeculateOptions,
     keeper: ResultKeeper,
-    engines: Engines,
+    engines: DraftEngines,
     deadline: float,
     say: Callable[[str], None],
-    plain: Sequence[Live],
+    plain: Sequence[LiveDrafts],
 ) -> None:
     """Serves what was chosen and puts tokens a second into the result, or why they are missing.
 
@@ -61,10 +61,10 @@ def prove(
     variant = Variant(tuple(sorted({*best.values()} - {0})), "proof")
     try:
 
-        def start() -> list[Live]:
+        def start() -> list[LiveDrafts]:
             return engines.start([variant], with_drafter(command, served), as_served=True)
 
-        def start_plain() -> list[Live]:
+        def start_plain() -> list[LiveDrafts]:
             return engines.start([PLAIN], with_drafter(command, config))
 
         if not plain and options.at_once < 2:
@@ -83,10 +83,10 @@ def prove(
 
 
 def _apart(
-    options: Options,
+    options: SpeculateOptions,
     keeper: ResultKeeper,
-    engines: Engines,
-    starts: Sequence[Callable[[], list[Live]]],  # of the engine without drafts, and with them
+    engines: DraftEngines,
+    starts: Sequence[Callable[[], list[LiveDrafts]]],  # of the engine without drafts, and with them
     best: dict[int, int],
     context: int,
     say: Callable[[str], None],
@@ -111,8 +111,8 @@ def _apart(
 
 
 def _prove_at(
-    lives: Sequence[Live],
-    options: Options,
+    lives: Sequence[LiveDrafts],
+    options: SpeculateOptions,
     keeper: ResultKeeper,
     requests: int,
     drafts: int,
@@ -136,7 +136,11 @@ def _prove_at(
 
 
 def _generated(
-    live: Live, options: Options, acceptance: Acceptance | None, requests: int, context: int
+    live: LiveDrafts,
+    options: SpeculateOptions,
+    acceptance: Acceptance | None,
+    requests: int,
+    context: int,
 ) -> Drafted:
     rates = None
     prompts: tuple[str | tuple[int, ...], ...] = ()
@@ -146,7 +150,7 @@ def _generated(
     elif live.facts.acceptance_fixed and acceptance is not None:
         most = live.facts.drafts
         rates = tuple([*acceptance.accepted, *[0.0] * most][:most])
-    batch = Batch(requests, context, _TOKENS)
+    batch = PromptBatch(requests, context, _TOKENS)
     request = Draft(batch, acceptance=rates, prompts=prompts, to_the_end=True)
     return live.engine.ask(request, Drafted, f"proving batch {requests}")
 
@@ -170,7 +174,7 @@ def _keep(
         drafts,
         fmean(us for us, _ in of_plain),
         fmean(us for us, _ in of_served),
-        Estimate(math.exp(logs.value), *ends),
+        StepCost(math.exp(logs.value), *ends),
         fmean(tokens for _, tokens in of_served),
         *(_common_text(plain[0].tokens, served[0].tokens) if real else ()),
     )

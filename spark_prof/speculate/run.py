@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import EngineError
-from spark_prof.ab.messages import Batch, Draft, Drafted
+from spark_prof.ab.messages import Draft, Drafted, PromptBatch
 from spark_prof.ab.refusals import refuse
 from spark_prof.ab.setting import put, put_page
 from spark_prof.errors import CommandError, one_line
@@ -18,11 +18,18 @@ from spark_prof.profiler.interrupts import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.speculate.acceptance import Acceptance, counted_acceptance
 from spark_prof.speculate.best_k import best_of, chosen_at
-from spark_prof.speculate.engines import Engines
-from spark_prof.speculate.measuring import STEPS, WARM_STEPS, Live, length_of, measure, step_times
+from spark_prof.speculate.engines import DraftEngines
+from spark_prof.speculate.measuring import (
+    STEPS,
+    WARM_STEPS,
+    LiveDrafts,
+    length_of,
+    measure,
+    step_times,
+)
 from spark_prof.speculate.plan import (
     PLAIN,
-    Options,
+    SpeculateOptions,
     Variant,
     drafter_of,
     fixed_variants,
@@ -47,11 +54,14 @@ _RATES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 _PROOF_SHARE = 0.25  # of the time, kept for the proof beside an engine's start
 
 
-class Keeper:
+class SpeculateKeeper:
     """The result of a run that goes on, on disk after every part."""
 
     def __init__(
-        self, options: Options, result: SpeculateResult, draw: Callable[[SpeculateResult], str]
+        self,
+        options: SpeculateOptions,
+        result: SpeculateResult,
+        draw: Callable[[SpeculateResult], str],
     ) -> None:
         self.result = result
         self._folder, self._draw = options.folder, draw
@@ -73,7 +83,7 @@ class Keeper:
 
 def run_speculate(
     command: EngineCommand,
-    options: Options,
+    options: SpeculateOptions,
     say: Callable[[str], None],
     draw: Callable[[SpeculateResult], str],
 ) -> SpeculateResult:
@@ -95,10 +105,13 @@ def run_speculate(
         acceptance=options.acceptance,
     )
     with Claim(options.folder):
-        keeper = Keeper(options, result, draw)
+        keeper = SpeculateKeeper(options, result, draw)
         deadline = time.monotonic() + 60 * options.minutes
         try:
-            with terminated_as_interrupt(), Engines(command, options, deadline, say) as engines:
+            with (
+                terminated_as_interrupt(),
+                DraftEngines(command, options, deadline, say) as engines,
+            ):
                 Run(command, config, options, keeper, engines, deadline, say).go(variants)
             keeper.set(finished=True)
         except CommandError as error:
@@ -120,9 +133,9 @@ class Run:
         self,
         command: EngineCommand,
         config: dict[str, Any],
-        options: Options,
-        keeper: Keeper,
-        engines: Engines,
+        options: SpeculateOptions,
+        keeper: SpeculateKeeper,
+        engines: DraftEngines,
         deadline: float,
         say: Callable[[str], None],
     ) -> None:
@@ -141,7 +154,7 @@ class Run:
                 f"the next is in the times; --at-once {len(variants)} has all alive, where memory "
                 "allows"
             )
-        plain: list[Live] = []
+        plain: list[LiveDrafts] = []
         groups = [tuple(variants)] if together else [(variant,) for variant in variants]
         for group in groups:
             try:
@@ -172,7 +185,7 @@ class Run:
                 self._deadline, self._say, plain,
             )  # fmt: skip
 
-    def _keep_facts(self, lives: Sequence[Live], *, together: bool) -> None:
+    def _keep_facts(self, lives: Sequence[LiveDrafts], *, together: bool) -> None:
         facts = lives[-1].facts
         self._keeper.set(
             model=facts.model,
@@ -192,7 +205,7 @@ class Run:
 
     # Costs.
 
-    def _measure(self, lives: Sequence[Live], engines: int) -> None:
+    def _measure(self, lives: Sequence[LiveDrafts], engines: int) -> None:
         shapes = [
             (requests, context)
             for context in self._options.contexts
@@ -214,7 +227,7 @@ class Run:
             remaining -= self._engines.start_seconds + _PROOF_SHARE * 60 * self._options.minutes
         return max(remaining, 1.0) / shapes
 
-    def _impossible(self, lives: Sequence[Live], requests: int, context: int) -> str:
+    def _impossible(self, lives: Sequence[LiveDrafts], requests: int, context: int) -> str:
         """Why the engines cannot run these steps; empty where they can."""
         length = length_of([live.variant for live in lives], STEPS)
         words = f"batch {requests} after {context} tokens"
@@ -232,7 +245,9 @@ class Run:
                 return f"{words}: the KV cache holds {facts.cache_tokens} tokens only"
         return ""
 
-    def _time(self, lives: Sequence[Live], requests: int, context: int, seconds: float) -> None:
+    def _time(
+        self, lives: Sequence[LiveDrafts], requests: int, context: int, seconds: float
+    ) -> None:
         key = requests, context
         length = length_of([live.variant for live in lives], STEPS)
         for live in lives:
@@ -273,7 +288,7 @@ class Run:
 
     # Acceptance.
 
-    def _accept(self, lives: Sequence[Live]) -> None:
+    def _accept(self, lives: Sequence[LiveDrafts]) -> None:
         prompts = self._options.prompts
         drafting = [live for live in lives if live.facts.drafts == max(self._options.drafts)]
         if not prompts or not drafting:
@@ -281,7 +296,7 @@ class Run:
         live = drafting[0]
         self._say(f"drafting for {len(prompts)} of your requests")
         request = Draft(
-            Batch(len(prompts), 1, self._options.answer_tokens),
+            PromptBatch(len(prompts), 1, self._options.answer_tokens),
             drafts=live.facts.drafts,
             prompts=prompts,
         )

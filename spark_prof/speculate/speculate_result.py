@@ -15,7 +15,7 @@ from spark_prof.ab.result import decoded, text_of
 from spark_prof.errors import CommandError
 from spark_prof.speculate.acceptance import Acceptance
 from spark_prof.speculate.best_k import Best
-from spark_prof.speculate.step_cost import Estimate
+from spark_prof.speculate.step_cost import StepCost
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Proof:
     drafts: int  # of each step
     plain_us: float  # a token of each request without drafts
     token_us: float  # with them
-    speed: Estimate  # tokens a second over those without
+    speed: StepCost  # tokens a second over those without
     tokens: float  # that a step gave each request
     same_texts: int | None = None  # of requests; None where what is accepted was fixed
     texts: int = 0  # that were compared

@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 
 from spark_prof.analyzers.t_distribution import student_quantile
-from spark_prof.speculate.acceptance import Spread
+from spark_prof.speculate.acceptance import TokensSpread
 
 _HALF = 0.975  # both ends of a 95 % interval
 _FEWEST_ROUNDS = 3
@@ -21,7 +21,7 @@ Round = Mapping[int, float]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StepCost:
     """A value and its 95 % interval, without ends where too few rounds tell one."""
 
     value: float
@@ -33,8 +33,8 @@ class Estimate:
 class Fit:
     """A step takes ``fixed_us + drafts * each_us`` from one draft on."""
 
-    fixed_us: Estimate
-    each_us: Estimate
+    fixed_us: StepCost
+    each_us: StepCost
     worst: float  # the largest share by which a measured step is off this line
 
 
@@ -44,7 +44,7 @@ def measured_drafts(rounds: Sequence[Round]) -> tuple[int, ...]:
     return tuple(sorted(drafts for drafts, many in counts.items() if 2 * many > len(rounds)))
 
 
-def step_us(rounds: Sequence[Round], width: float) -> Estimate | None:
+def step_us(rounds: Sequence[Round], width: float) -> StepCost | None:
     """The time of a step with so many drafts, and its interval; None where none was measured.
 
     Of a width between two that were measured, which a drafter has that finds fewer drafts at
@@ -54,27 +54,29 @@ def step_us(rounds: Sequence[Round], width: float) -> Estimate | None:
     return mean_interval(values) if values else None
 
 
-def step_spread(rounds: Sequence[Round], width: float, other: float) -> tuple[float, Spread] | None:
+def step_spread(
+    rounds: Sequence[Round], width: float, other: float
+) -> tuple[float, TokensSpread] | None:
     """The logarithm of the ratio of two steps' times, and how sure it is; in the same rounds."""
     pairs = [(_at(times, width), _at(times, other)) for times in rounds]
     logs = [math.log(a / b) for a, b in pairs if a and b]
     if not logs:
         return None
     if width == other:
-        return 0.0, Spread()
+        return 0.0, TokensSpread()
     if len(logs) < _FEWEST_ROUNDS:
-        return fmean(logs), Spread(math.inf, 1)
-    return fmean(logs), Spread(float(np.var(logs, ddof=1)) / len(logs), len(logs) - 1)
+        return fmean(logs), TokensSpread(math.inf, 1)
+    return fmean(logs), TokensSpread(float(np.var(logs, ddof=1)) / len(logs), len(logs) - 1)
 
 
-def mean_interval(values: Sequence[float]) -> Estimate:
+def mean_interval(values: Sequence[float]) -> StepCost:
     """The mean of values and its 95 % interval by Student's t; no interval of one or two values."""
     middle = fmean(values)
     if len(values) < _FEWEST_ROUNDS:
-        return Estimate(middle)
+        return StepCost(middle)
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = student_quantile(_HALF, len(values) - 1) * error
-    return Estimate(middle, middle - half, middle + half)
+    return StepCost(middle, middle - half, middle + half)
 
 
 def fit_line(rounds: Sequence[Round]) -> Fit | None:

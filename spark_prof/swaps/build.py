@@ -15,7 +15,7 @@ import torch
 from spark_prof.errors import SparkProfError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.decoder_layer import PARTS, LayerModules, Part, parts_of, read_part
-from spark_prof.swaps.guard import Guarded, logger
+from spark_prof.swaps.guard import GuardedReplacement, logger
 from spark_prof.swaps.layers import Layer
 from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.own import load_builder
@@ -101,16 +101,16 @@ _MARGIN = 512 << 20  # bytes of a GPU that must stay free beside the second copi
 
 
 @dataclass(frozen=True, eq=False)
-class Swapped:
+class BuiltReplacement:
     """One place of the model and what was built for it."""
 
     point: SwapPoint
     swaps: dict[str, Swap] = field(default_factory=dict)
     # What each side got; sides that ask for the same kernel share it.
-    choices: dict[str, Guarded] = field(default_factory=dict)
+    choices: dict[str, GuardedReplacement] = field(default_factory=dict)
 
 
-def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[Swapped]:
+def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[BuiltReplacement]:
     """Builds what the sides ask for, in every place of a torch.nn.Module that fits.
 
     Its weights are loaded but not laid out anew.
@@ -128,13 +128,13 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[Swapped
         if swaps_here:
             built = {swap: _built(point, swap) for swap in dict.fromkeys(swaps_here.values())}
             choices = {side: built[swap] for side, swap in swaps_here.items()}
-            swapped.append(Swapped(point, swaps_here, choices))
+            swapped.append(BuiltReplacement(point, swaps_here, choices))
     return swapped
 
 
-def _built(point: SwapPoint, swap: Swap) -> Guarded:
+def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
     name = f"{swap.slot}={swap.kernel}"
-    guarded = Guarded(f"{point.name} ({name})", name, None)
+    guarded = GuardedReplacement(f"{point.name} ({name})", name, None)
     try:
         _check_memory()
         with torch.no_grad():

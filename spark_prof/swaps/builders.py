@@ -16,7 +16,7 @@ import torch
 from spark_prof.kernels.attention import build as build_attention
 from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
 from spark_prof.kernels.dense import LinearConfig, choose_linear, default_config, dense_code, linear
-from spark_prof.kernels.dispatch import Choice, Config
+from spark_prof.kernels.dispatch import Config, DispatchChoice
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import (
     MoeConfig,
@@ -246,7 +246,7 @@ def _fits(configs: Mapping[int, object]) -> Callable[[int], bool] | None:
     return None if len(configs) == LARGEST_BATCH else lambda tokens: tokens in configs
 
 
-def _chosen(choose: Callable[..., Choice[Config]], insist: bool) -> dict[int, Config]:
+def _chosen(choose: Callable[..., DispatchChoice[Config]], insist: bool) -> dict[int, Config]:
     """The configurations for the numbers of tokens for which the kernel is chosen."""
     chosen = {count: choose(count, insist=insist) for count in _COUNTS}
     configs = {

@@ -19,11 +19,11 @@ import torch
 
 from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps.guard import NOT_TAKEN, Guarded
+from spark_prof.swaps.guard import NOT_TAKEN, GuardedReplacement
 from spark_prof.swaps.live_weights import check_layout, read_experts, read_linear, read_norm
 from spark_prof.swaps.swap_settings import SIDES, plain_side
 
-Choices = Mapping[str, Guarded]
+Choices = Mapping[str, GuardedReplacement]
 
 
 class Form(NamedTuple):
@@ -182,7 +182,7 @@ def _cos_sin(rotary: Any) -> torch.Tensor:
     return table
 
 
-class LayerPart(ABC):
+class SwappablePart(ABC):
     """One part of a layer: the replacement of the active side, or what vLLM has."""
 
     def __init__(self, modules: LayerModules, choices: Choices, opaque: bool = True) -> None:
@@ -209,7 +209,7 @@ class LayerPart(ABC):
                     return result
         return self.stock(x, *further)
 
-    def run(self, guarded: Guarded, *arguments: Any) -> Any:
+    def run(self, guarded: GuardedReplacement, *arguments: Any) -> Any:
         """The replacement's result; a method, so that the recorder can mark its calls."""
         return guarded.run(SIDES.active, *arguments)
 
@@ -239,7 +239,7 @@ def _normed(
     return y, total
 
 
-class NormedMatrix(LayerPart):
+class NormedMatrix(SwappablePart):
     """The norm of the residual stream, and qkv."""
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
@@ -253,7 +253,7 @@ class NormedMatrix(LayerPart):
         return x, None if residual is None else residual.contiguous(), bias
 
 
-class AttentionPart(LayerPart):
+class AttentionPart(SwappablePart):
     """From qkv on: norms of heads, rotation, KV cache, attention."""
 
     def stock(self, qkv: torch.Tensor, positions: torch.Tensor) -> Any:
@@ -297,7 +297,7 @@ class AttentionPart(LayerPart):
         )
 
 
-class NormedExperts(LayerPart):
+class NormedExperts(SwappablePart):
     """The norm of the residual stream, the router and the experts."""
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
@@ -310,19 +310,19 @@ class NormedExperts(LayerPart):
         return x, None if residual is None else residual.contiguous()
 
 
-_KINDS: Mapping[Part, type[LayerPart]] = dict(
+_KINDS: Mapping[Part, type[SwappablePart]] = dict(
     zip(PARTS, (NormedMatrix, AttentionPart, NormedExperts), strict=True)
 )
 
 
-def part_body(layer: Any, part: Part, choices: Choices) -> LayerPart:
+def part_body(layer: Any, part: Part, choices: Choices) -> SwappablePart:
     """What computes a part of a decoder layer."""
     modules = LayerModules.of(layer)
     assert modules is not None
     return _KINDS[part](modules, choices)
 
 
-def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> None:
+def swap_layer(layer: Any, bodies: Mapping[Part, SwappablePart], compiled: bool) -> None:
     """Lets the parts of a decoder layer choose."""
     modules = LayerModules.of(layer)
     assert modules is not None
@@ -350,10 +350,10 @@ def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> 
     layer.forward, layer.spark_prof_parts = forward, calls
 
 
-_BODIES: dict[int, LayerPart] = {}
+_BODIES: dict[int, SwappablePart] = {}
 
 
-def _operator(layer: Any, part: Part, body: LayerPart) -> Callable[..., Any]:
+def _operator(layer: Any, part: Part, body: SwappablePart) -> Callable[..., Any]:
     """A part as a compiled model calls it: by a tensor of the layer's own, see `layer_dispatch`."""
     device = layer.input_layernorm.weight.device
     key = torch.zeros(16, dtype=torch.uint8, device=device)

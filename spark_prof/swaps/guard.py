@@ -36,7 +36,7 @@ logger = logging.getLogger("vllm.spark_prof")
 
 
 @dataclass(frozen=True)
-class LayerError:
+class ReplacementError:
     """How far a replacement's result is from that of vLLM's own kernel, for the same tokens."""
 
     relative_l2: float  # the L2 norm of a row's difference over that of vLLM's row
@@ -45,7 +45,7 @@ class LayerError:
     beyond: bool  # that row, or one element of it, is further off than is allowed
 
 
-class Guarded:
+class GuardedReplacement:
     """A replacement in one layer, or the reason why there is none."""
 
     def __init__(self, label: str, kernel: str, replacement: Replacement | None) -> None:
@@ -55,7 +55,7 @@ class Guarded:
         self.why = ""  # why it does not run, empty as long as it does
         self.calls: Counter[str] = Counter()
         self.rounded: Rounded = ""  # what vLLM's own layer rounds activations to, told on trial
-        self.error: LayerError | None = None  # on trial; None where that was not compared
+        self.error: ReplacementError | None = None  # on trial; None where that was not compared
 
     @property
     def live(self) -> bool:

@@ -14,12 +14,12 @@ from typing import Any
 from spark_prof.profiler.facts import RUNNING_SWAPS
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps import layer_dispatch
-from spark_prof.swaps.build import Swapped, SwapPoint, build_all
+from spark_prof.swaps.build import BuiltReplacement, SwapPoint, build_all
 from spark_prof.swaps.decoder_layer import (
     PARTS,
     SPLITTING,
-    LayerPart,
     Part,
+    SwappablePart,
     part_body,
     swap_layer,
 )
@@ -41,7 +41,7 @@ class Installed:
     """The swaps of one worker."""
 
     settings: SwapSettings
-    places: list[Swapped] = field(default_factory=list)
+    places: list[BuiltReplacement] = field(default_factory=list)
     build_seconds: float = 0.0
     trial_seconds: float = 0.0
     capture_seconds: dict[str, float] = field(default_factory=dict)
@@ -279,7 +279,7 @@ def _put_in(worker: Any, state: Installed) -> None:
     try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
     if state.settings.serve:
         _refuse_wrong(state)
-    parts: dict[int, dict[Part, LayerPart]] = {}
+    parts: dict[int, dict[Part, SwappablePart]] = {}
     for place in state.places:
         point = place.point
         if not any(guarded.live for guarded in place.choices.values()):

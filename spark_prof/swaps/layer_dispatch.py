@@ -18,13 +18,13 @@ import torch
 
 from spark_prof.swaps import decoder_layer
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.guard import NOT_TAKEN, Guarded
+from spark_prof.swaps.guard import NOT_TAKEN, GuardedReplacement
 from spark_prof.swaps.swap_settings import SIDES, plain_side
 
-Choices = Mapping[str, Guarded]
+Choices = Mapping[str, GuardedReplacement]
 
 
-def _chosen(choices: Choices, tokens: int) -> Guarded | None:
+def _chosen(choices: Choices, tokens: int) -> GuardedReplacement | None:
     guarded = choices.get(plain_side(SIDES.active))
     return guarded if guarded is not None and guarded.takes(tokens) else None
 

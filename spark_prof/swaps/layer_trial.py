@@ -15,7 +15,7 @@ from spark_prof.kernels.check.oracles import Expected
 from spark_prof.kernels.check.verdict import Judgement, judge
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.decoder_layer import LayerModules, part_body, product_of, read_part
-from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, GuardedReplacement, ReplacementError, deadline
 from spark_prof.swaps.trial_work import LARGE, PLAIN, SAME_TOKEN, Rows, TrialWork, made_tokens
 
 _CLEAR = 2.0**-4
@@ -77,7 +77,7 @@ _CONTEXTS = ((1,), (2, 17), (130, 1, 300, 0), tuple(range(250, 266)))
 """Of requests that are tried together, the tokens of each; 0 pads a CUDA graph."""
 
 
-def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
+def try_attention(guarded: GuardedReplacement, point: SwapPoint, seconds: float) -> None:
     """Turns attention off that is not what its definition says, on a KV cache that is made up.
 
     vLLM's own wants more of an engine than there is while a model is loaded. The error that is kept
@@ -86,7 +86,7 @@ def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
     layer = read_part(point.name, point.module, "attention")
     assert isinstance(layer, AttentionLayer)
     device = layer.cos_sin.device
-    errors: list[LayerError] = []
+    errors: list[ReplacementError] = []
     for lengths in _CONTEXTS:
         case = AttentionCase(
             layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16,
@@ -109,12 +109,12 @@ def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
 
 
 def _judged(
-    errors: list[LayerError], label: str, result: torch.Tensor, expected: Expected
+    errors: list[ReplacementError], label: str, result: torch.Tensor, expected: Expected
 ) -> Judgement:
     """`judge`, which keeps the error of a result, and not that of new keys and values."""
     if result.ndim == 2:
         off = (result.double() - expected.value).norm(dim=-1)
         relative = off / expected.value.norm(dim=-1).clamp(min=_SMALLEST)
         row = int(relative.argmax())
-        errors.append(LayerError(float(relative[row]), row, label, beyond=False))
+        errors.append(ReplacementError(float(relative[row]), row, label, beyond=False))
     return judge(result, expected)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from spark_prof.swaps.activation_rounding import rounded_by
-from spark_prof.swaps.build import Swapped, SwapPoint
+from spark_prof.swaps.build import BuiltReplacement, SwapPoint
 from spark_prof.swaps.decoder_layer import PARTS
-from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline, logger
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, GuardedReplacement, deadline, logger
 from spark_prof.swaps.layer_trial import try_attention, works_of_part
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.progress import Progress
@@ -51,7 +51,7 @@ _RING = 320
 
 
 @dataclass(frozen=True)
-class _Engine:
+class _TrialEngine:
     """Of what all trials are: the engine's config, how long a call may take, what was said."""
 
     config: Any
@@ -64,14 +64,14 @@ class _Engine:
         return max(_FEW, int(self.config.scheduler_config.max_num_batched_tokens))
 
 
-def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> None:
+def try_all(swapped: Iterable[BuiltReplacement], vllm_config: Any, seconds: float) -> None:
     """Tries the live replacements: turns off those that fail, keeps the error of the others.
 
     The first and the last of the same work are tried with more. The layers still have vLLM's own
     methods. A kernel that does not come back in so many seconds ends the process.
     """
-    engine = _Engine(vllm_config, seconds, set())
-    trials: list[tuple[Guarded, SwapPoint, tuple[TrialWork, ...], tuple[Any, ...]]] = []
+    engine = _TrialEngine(vllm_config, seconds, set())
+    trials: list[tuple[GuardedReplacement, SwapPoint, tuple[TrialWork, ...], tuple[Any, ...]]] = []
     for guarded, point in _live(swapped):
         with _blamed(guarded):
             guarded.rounded = rounded_by(point)
@@ -90,14 +90,14 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
             if point.kind == "attention":
                 try_attention(guarded, point, seconds)
             for work in works:
-                _Trial(guarded, point, work, engine, extended=extended).run()
+                _ReplacementTrial(guarded, point, work, engine, extended=extended).run()
                 if not guarded.live or (guarded.error is not None and guarded.error.beyond):
                     break
             if fingerprint(point.module) != before:
                 guarded.fail("on trial: it writes to the layer's weights", quiet=True)
 
 
-def _live(swapped: Iterable[Swapped]) -> Iterator[tuple[Guarded, SwapPoint]]:
+def _live(swapped: Iterable[BuiltReplacement]) -> Iterator[tuple[GuardedReplacement, SwapPoint]]:
     for place in swapped:
         for guarded in dict.fromkeys(place.choices.values()):
             if guarded.live:
@@ -105,7 +105,7 @@ def _live(swapped: Iterable[Swapped]) -> Iterator[tuple[Guarded, SwapPoint]]:
 
 
 @contextmanager
-def _blamed(guarded: Guarded) -> Iterator[None]:
+def _blamed(guarded: GuardedReplacement) -> Iterator[None]:
     """Turns a replacement off for what the body raises."""
     try:
         yield
@@ -120,7 +120,7 @@ class _Wrong(Exception):  # noqa: N818 - ends a trial, whose result is kept
 
 
 @dataclass(frozen=True)
-class _Reference:
+class _TrialTokens:
     """Tokens of a kind, and what is to become of each."""
 
     kind: str
@@ -130,7 +130,7 @@ class _Reference:
     is_stock: bool  # whether vLLM's kernel computed them, and not the replacement
 
 
-class _Trial:
+class _ReplacementTrial:
     """The trial of one replacement in one form.
 
     An extended one has more kinds of tokens, more sizes and each size's CUDA graph.
@@ -138,10 +138,10 @@ class _Trial:
 
     def __init__(
         self,
-        guarded: Guarded,
+        guarded: GuardedReplacement,
         point: SwapPoint,
         work: TrialWork,
-        engine: _Engine,
+        engine: _TrialEngine,
         *,
         extended: bool,
     ) -> None:
@@ -208,7 +208,7 @@ class _Trial:
                 self._call(fenced[count], reference, torch.arange(count))
         return plain.is_stock
 
-    def _reference(self, kind: str, rows: Rows, floors: list[float] | None = None) -> _Reference:
+    def _reference(self, kind: str, rows: Rows, floors: list[float] | None = None) -> _TrialTokens:
         """What vLLM's kernel makes of tokens.
 
         Where that cannot run alone it is what the replacement does, so that a number of tokens at
@@ -226,7 +226,7 @@ class _Trial:
                 part = self._replaced((*_cut(rows, start, start + most), *self._work.fixed))
                 whole.append([tensor[at - start :].clone() for tensor in part])
         expected = [torch.cat(tensors) for tensors in zip(*whole, strict=True)]
-        return _Reference(kind, rows, expected, floors or row_floors(expected), is_stock)
+        return _TrialTokens(kind, rows, expected, floors or row_floors(expected), is_stock)
 
     def stock_results(self, rows: Rows) -> list[torch.Tensor] | None:
         """What vLLM's kernel returns, None where it wants more of an engine than there is yet."""
@@ -271,7 +271,7 @@ class _Trial:
         return tensors
 
     def _call(
-        self, fenced: Fenced, reference: _Reference, index: torch.Tensor, *, again: bool = False
+        self, fenced: Fenced, reference: _TrialTokens, index: torch.Tensor, *, again: bool = False
     ) -> None:
         """One call with those tokens of a reference, and what it did."""
         index = index.to(reference.rows[0].device)
@@ -282,7 +282,7 @@ class _Trial:
     def _judge(
         self,
         result: list[torch.Tensor],
-        reference: _Reference,
+        reference: _TrialTokens,
         index: torch.Tensor,
         fenced: Fenced,
         how: str = "",
@@ -316,7 +316,9 @@ class _Trial:
         if error.beyond:
             raise _Wrong
 
-    def _capture(self, fenced: Fenced, plain: _Reference, mixed: _Reference, count: int) -> None:
+    def _capture(
+        self, fenced: Fenced, plain: _TrialTokens, mixed: _TrialTokens, count: int
+    ) -> None:
         """Captures a call, and replays it with other tokens in the same memory."""
         size, device = len(plain.rows[0]), plain.rows[0].device
         graph = torch.cuda.CUDAGraph()
@@ -344,12 +346,12 @@ class _Trial:
         raise _Wrong
 
 
-def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> None:
+def try_dispatch(swapped: Iterable[BuiltReplacement], vllm_config: Any, seconds: float) -> None:
     """Calls the layers as the engine will, whether replacements run where they say that they do.
 
     Those are turned off that run with other numbers of tokens, or do not with their own.
     """
-    engine, active = _Engine(vllm_config, seconds, set()), SIDES.active
+    engine, active = _TrialEngine(vllm_config, seconds, set()), SIDES.active
     alone = {id(place.point.module) for place in swapped if place.point.kind == "experts"}
     for place in swapped:
         if place.point.kind == "choice" and id(place.point.module) in alone:
@@ -364,10 +366,10 @@ def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -
                 guarded.calls = calls
 
 
-def _try_side(guarded: Guarded, point: SwapPoint, engine: _Engine) -> None:
+def _try_side(guarded: GuardedReplacement, point: SwapPoint, engine: _TrialEngine) -> None:
     """Calls a layer on the active side, with numbers of tokens that are and are not taken."""
     for work in works_of_part(point) if point.kind in PARTS else works_of(point):
-        trial = _Trial(guarded, point, work, engine, extended=False)
+        trial = _ReplacementTrial(guarded, point, work, engine, extended=False)
         token_counts = [n for n in trial.counts if n <= _FEW][-1:]
         for count in (*token_counts, *_not_taken(guarded, engine.most)):
             before = guarded.calls[SIDES.active]
@@ -383,7 +385,7 @@ def _try_side(guarded: Guarded, point: SwapPoint, engine: _Engine) -> None:
                 return
 
 
-def _not_taken(guarded: Guarded, most: int) -> list[int]:
+def _not_taken(guarded: GuardedReplacement, most: int) -> list[int]:
     """The first numbers of tokens that a replacement leaves to vLLM: a hole, and beyond its end."""
     assert guarded.replacement is not None
     end = guarded.replacement.tokens
@@ -393,7 +395,12 @@ def _not_taken(guarded: Guarded, most: int) -> list[int]:
 
 
 def _counts(
-    replacement: Replacement, point: SwapPoint, work: TrialWork, engine: _Engine, *, extended: bool
+    replacement: Replacement,
+    point: SwapPoint,
+    work: TrialWork,
+    engine: _TrialEngine,
+    *,
+    extended: bool,
 ) -> list[int]:
     """The numbers of tokens that the replacement takes, of those that run."""
     config, most = engine.config, engine.most

@@ -17,7 +17,7 @@ from spark_prof.kernels.check.inputs import BAND, memory_of, surrounded
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.swaps.activation_rounding import largest_input, rounded_by
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.guard import LayerError
+from spark_prof.swaps.guard import ReplacementError
 from spark_prof.swaps.layer_dispatch import features_of_experts, first_size
 
 _FLOOR = 2.0**-6
@@ -89,7 +89,7 @@ def compare_rows(
     floors: Sequence[float],
     bounds: Bounds,  # the largest errors that are allowed
     tokens: str,  # the call in words
-) -> LayerError:
+) -> ReplacementError:
     """The error of the worst row of all results; ValueError where they are not comparable."""
     if len(got) != len(expected):
         raise ValueError(f"it returns {len(got)} results; vLLM's kernel returns {len(expected)}")
@@ -105,7 +105,7 @@ def compare_rows(
             part = slice(first, first + step)
             errors.append(_compare(mine[part], right[part], floor, bounds, first))
     beyond, relative, row = max(errors, key=lambda error: error[:2])
-    return LayerError(relative, row, tokens, beyond)
+    return ReplacementError(relative, row, tokens, beyond)
 
 
 def _compare(

@@ -61,7 +61,7 @@ class Header:
     overlapping: bool  # whether tensors share data
 
 
-class _Entry(msgspec.Struct):
+class _HeaderEntry(msgspec.Struct):
     dtype: str = ""
     shape: list[int] = []
     data_offsets: list[int] = []
@@ -100,13 +100,13 @@ def read_header(path: Path) -> Header:
     )
 
 
-def _entries(text: bytes) -> Iterator[tuple[str, _Entry | None]]:
+def _entries(text: bytes) -> Iterator[tuple[str, _HeaderEntry | None]]:
     """Every entry of the header, None for one that is none."""
     try:
         entries: dict[str, msgspec.Raw] = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise HeaderError(f"has a header that is no JSON object of tensors: {error}") from error
-    decoder = msgspec.json.Decoder(_Entry)
+    decoder = msgspec.json.Decoder(_HeaderEntry)
     for name, raw in entries.items():
         if name == "__metadata__":
             continue
@@ -116,7 +116,7 @@ def _entries(text: bytes) -> Iterator[tuple[str, _Entry | None]]:
             yield name, None
 
 
-def _tensor(name: str, entry: _Entry | None) -> Tensor | None:
+def _tensor(name: str, entry: _HeaderEntry | None) -> Tensor | None:
     """The tensor of an entry, None where it cannot be true."""
     if entry is None or len(entry.shape) > _MOST_DIMENSIONS or len(name) > _LONGEST_NAME:
         return None

@@ -50,8 +50,8 @@ from spark_prof.traces.host_timeline import (
     FINISH,
     MODEL_PATH,
     PREPARE,
-    Call,
     GraphNodes,
+    ModuleCall,
     Timeline,
     capture_rows,
     place_nodes,
@@ -121,7 +121,7 @@ def _step_of(times: Int64s, steps: Rows) -> Int64s:
     return np.append(steps["step"], -1)[index].astype(np.int64)
 
 
-def _range_rows(calls: Sequence[Call], steps: Rows, thread: int) -> pd.DataFrame:
+def _range_rows(calls: Sequence[ModuleCall], steps: Rows, thread: int) -> pd.DataFrame:
     frame = pd.DataFrame(
         [(c.module, c.start_ns, c.end_ns) for c in calls],
         columns=["module", "start_ns", "end_ns"],

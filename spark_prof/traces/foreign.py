@@ -47,7 +47,7 @@ NamesModule = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Process:
+class ForeignProcess:
     """One process of a foreign trace: a rank."""
 
     rank: int | None  # its rank where the trace or the file's name tells it, else None
@@ -98,7 +98,7 @@ class Foreign:
     """A foreign trace that is being read."""
 
     format: str  # kineto, nsys, proton, cupti
-    processes: list[Process]
+    processes: list[ForeignProcess]
     # The stretches, in order of time within a process; they can be read once.
     windows: Iterator[Window]
     # What the trace lacks, one line each; complete when the windows have been read.

@@ -37,7 +37,7 @@ MODEL_PATH = "model"  # path of the model itself among the marked modules
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """One call of a module: entered, left."""
 
     module: int
@@ -65,7 +65,9 @@ class Timeline:
         return np.where(before, -1, module), np.where(before, -1, layer)
 
 
-def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Timeline, list[Call]]:
+def replay(
+    events: Rows, layers: Sequence[int], model: int | None
+) -> tuple[Timeline, list[ModuleCall]]:
     """Replays a log of traces.pieces.EVENT_DTYPE.
 
     Args:
@@ -75,7 +77,7 @@ def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Time
             execute_model counts as FINISH.
     """
     stack: list[tuple[int, int, int]] = []
-    calls: list[Call] = []
+    calls: list[ModuleCall] = []
     modules_out = np.empty(len(events), np.int64)
     layers_out = np.empty(len(events), np.int64)
     times = events["time_ns"].astype(np.int64)
@@ -91,16 +93,16 @@ def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Time
             if code == 0 or any(open_module == left for open_module, _, _ in stack):
                 while stack:
                     module, _, start = stack.pop()
-                    calls.append(Call(module, start, now))
+                    calls.append(ModuleCall(module, start, now))
                     if module == left:
                         break
             if left == model and stack and stack[-1][0] == PREPARE:
                 _, layer, start = stack.pop()
-                calls.append(Call(PREPARE, start, now))
+                calls.append(ModuleCall(PREPARE, start, now))
                 stack.append((FINISH, layer, now))
             if code == -(PREPARE + 1) and stack and stack[-1][0] == FINISH:
                 module, _, start = stack.pop()
-                calls.append(Call(module, start, now))
+                calls.append(ModuleCall(module, start, now))
         modules_out[index], layers_out[index] = stack[-1][:2] if stack else (-1, -1)
     if (np.diff(times) < 0).any():
         # The clock was set back: what is looked up by time has to ascend.

@@ -63,7 +63,7 @@ class DeviceState:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredMachine:
     """What a machine reached when it was measured."""
 
     device: str  # name of the GPU as its driver tells it, or of the processor
@@ -91,7 +91,7 @@ def state_folder() -> Path:
     return base / "spark-prof" / "ceilings"
 
 
-def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
+def keep_measured(measured: MeasuredMachine, folder: Path | None = None) -> Path:
     """Writes the file of that device, in place of an earlier one; returns its path."""
     folder = folder or state_folder()
     name = _UNSAFE.sub("-", measured.uuid or measured.device).strip("-.")[:100] or "device"
@@ -103,7 +103,7 @@ def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
     return path
 
 
-def read_measured(path: Path) -> Measured:
+def read_measured(path: Path) -> MeasuredMachine:
     """Reads what `spark-prof doctor --measure` kept."""
     with os_errors(f"cannot read {path}"):
         if not path.is_file():
@@ -113,7 +113,7 @@ def read_measured(path: Path) -> Measured:
     if len(text) > _LARGEST_FILE:
         raise CommandError(f"{path} is too long for a file of measured ceilings; measure again")
     try:
-        measured = msgspec.json.decode(text, type=Measured)
+        measured = msgspec.json.decode(text, type=MeasuredMachine)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(
             f"{path} holds no measured ceilings ({error}); run `spark-prof doctor --measure` again"
@@ -127,7 +127,7 @@ def read_measured(path: Path) -> Measured:
     return measured
 
 
-def find_measured(device: str) -> tuple[Path, Measured] | None:
+def find_measured(device: str) -> tuple[Path, MeasuredMachine] | None:
     """The latest measurement of a device of that name, and its file; None where there is none.
 
     Files that are damaged are passed over: nobody named them.
@@ -141,7 +141,7 @@ def find_measured(device: str) -> tuple[Path, Measured] | None:
     return max(of_device, key=lambda pair: pair[1].taken, default=None)
 
 
-def measured_for(device: str, file: Path | None = None) -> Measured | None:
+def measured_for(device: str, file: Path | None = None) -> MeasuredMachine | None:
     """The measured ceilings to hold a recording of that device against, None without any."""
     if file is None:
         latest = find_measured(device)

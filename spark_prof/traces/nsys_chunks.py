@@ -27,7 +27,7 @@ from spark_prof.traces.chunks import (
     capture_name,
     write_array,
 )
-from spark_prof.traces.foreign import Foreign, Process, Trace, Window, gpu_frame
+from spark_prof.traces.foreign import Foreign, ForeignProcess, Trace, Window, gpu_frame
 from spark_prof.traces.readers.nsys_facts import (
     missing_kernels,
     nsys_lacks,
@@ -41,7 +41,7 @@ _TABLES = ("gpu", "launches", "overhead")
 _LAUNCHES = "launch|memcpy|memset"
 
 
-class _Rank(NamedTuple):
+class _NsysProcess(NamedTuple):
     """A recorded process, and the first and last ns of each of its pieces."""
 
     name: str
@@ -54,7 +54,7 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
     What an export lacks goes to the rank's log. An export that cannot be read is as good as none.
     """
     opened: list[Foreign] = []
-    processes: dict[int, list[tuple[Path, Process]]] = {}
+    processes: dict[int, list[tuple[Path, ForeignProcess]]] = {}
     for export in exports:
         try:
             opened.append(nsys_export(export, lambda _: False))
@@ -63,7 +63,7 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
             continue
         for process in opened[-1].processes:
             processes.setdefault(process.facts["pid"], []).append((export, process))
-    ranks: dict[int, _Rank] = {}
+    ranks: dict[int, _NsysProcess] = {}
     for facts in json_files(pieces, "rank*.facts.json"):
         name, pid = str(facts.get("process")), facts.get("pid")
         candidates = processes.get(pid, []) if isinstance(pid, int) else []
@@ -76,7 +76,7 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
                 lines = (str(error),)
             else:
                 _write_nodes(pieces, name, process.nodes)
-                ranks[id(process)] = _Rank(name, _spans(pieces, name))
+                ranks[id(process)] = _NsysProcess(name, _spans(pieces, name))
         elif candidates:
             lines = (f"several nsys reports hold process {pid}: whose kernels are its is unknown",)
         else:
@@ -137,7 +137,7 @@ def _write_nodes(pieces: Path, process: str, nodes: pd.DataFrame) -> None:
     write_array(pieces, capture_name(process, "nodes"), rows)
 
 
-def _write_work(pieces: Path, foreign: Foreign, owners: Sequence[_Rank | None]) -> None:
+def _write_work(pieces: Path, foreign: Foreign, owners: Sequence[_NsysProcess | None]) -> None:
     """Cuts the windows of an export into the pieces of the ranks that its processes are."""
     for rank in filter(None, owners):
         # A piece without work was recorded as well: its table is there, and empty.

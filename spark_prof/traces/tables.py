@@ -16,7 +16,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column: its name, Arrow type and meaning with unit.
 
     A column that came later has a `default`, which bundles written before it are read with.
@@ -41,14 +41,14 @@ class Table:
 
     name: str
     meaning: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema that every file of this table has."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
 
-    def later_columns(self, schema: pa.Schema) -> list[Column] | None:
+    def later_columns(self, schema: pa.Schema) -> list[TableColumn] | None:
         """The columns that a file with that schema was written before; None if it is no such."""
         missing = [c for c in self.columns if c.name not in schema.names]
         fits = schema.equals(pa.schema([f for f in self.schema if f.name in schema.names]))
@@ -347,7 +347,9 @@ def _table(paragraph: str) -> Table:
         name, kind, meaning = row.split(None, 2)
         kind, _, default = kind.partition("=")
         columns += [
-            Column(name.replace("*", s), _TYPES[kind], meaning.replace("*", s), _DEFAULTS[default])
+            TableColumn(
+                name.replace("*", s), _TYPES[kind], meaning.replace("*", s), _DEFAULTS[default]
+            )
             for s in (STATISTICS if "*" in name else ("",))
         ]
     name, _, meaning = head.partition(": ")

@@ -16,7 +16,7 @@ from spark_prof.tune.tune_trial import (
     Pair,
     Stage,
     Timed,
-    Trial,
+    TuneTrial,
     name_of,
     over_batches,
     rivals,
@@ -26,7 +26,7 @@ from spark_prof.tune.tune_trial import (
 
 
 @dataclass
-class Answer:
+class StageOutcome:
     """What the stages came to until now."""
 
     swapped: Combination = BASE  # the fastest of the swaps that share an engine
@@ -48,8 +48,8 @@ class Bench:
     swapped: list[str]  # candidates that share an engine with the base
     separate: list[str]  # candidates that need one of their own
     say: Callable[[str], None]  # shows one line of progress
-    journal: Callable[[Trial], None]  # is given each trial as it ends
-    answer: Answer = field(default_factory=Answer)
+    journal: Callable[[TuneTrial], None]  # is given each trial as it ends
+    answer: StageOutcome = field(default_factory=StageOutcome)
     faster_before: frozenset[str] = frozenset()  # candidates that were faster before
     lead: str = ""  # what was tried before all swaps, and is faster
 
@@ -60,7 +60,7 @@ class Bench:
         measure: Measure,
         say: Callable[[str], None],
         alone: frozenset[str],
-        journal: Callable[[Trial], None],
+        journal: Callable[[TuneTrial], None],
     ) -> Bench:
         """A bench on which nothing was measured yet.
 
@@ -144,7 +144,7 @@ class Bench:
         first = not self.evidence.trials
         return 0.0 if first or stage != "search" else self.budget.reserve(starts)
 
-    def keep(self, trial: Trial) -> None:
+    def keep(self, trial: TuneTrial) -> None:
         """Files a trial, and says what came of it."""
         self.journal(trial)
         self.evidence.floor = max(self.evidence.floor, self.measure.floor)
@@ -163,7 +163,7 @@ class Bench:
     ) -> None:
         """Files a trial whose engine ended."""
         than = BASE if paired else None
-        self.keep(Trial(stage, number, combination, than, "failed", why))
+        self.keep(TuneTrial(stage, number, combination, than, "failed", why))
 
     def lacks(self, combination: Combination, number: int) -> bool:
         """Whether it has not been started that often, and could be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spark_prof.tune.tune_trial import Measure, Trial
+from spark_prof.tune.tune_trial import Measure, TuneTrial
 
 SWAPS_COST = 1.6
 """Of what an engine takes: all kernels are built and tried, and every side is captured."""
@@ -65,7 +65,7 @@ class Budget:
         steps = seconds * self.measure.batches
         return self.left > steps + engines * self.start_s + self.reserve()
 
-    def note(self, trial: Trial) -> None:
+    def note(self, trial: TuneTrial) -> None:
         """Learns from a trial how long steps take."""
         if trial.times:
             shortest = self.shortest_trial_s

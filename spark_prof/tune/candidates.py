@@ -31,7 +31,7 @@ from spark_prof.tune.slots_and_backends import (
     swap_rows,
     why_no_swaps,
 )
-from spark_prof.tune.tune_trial import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.tune_trial import Candidate, CandidateTable, UntriedCandidate
 
 _SIZES = "--cudagraph-capture-sizes"
 _CACHE = "--kv-cache-dtype"
@@ -78,15 +78,17 @@ def candidates_of(
     command_options = set_options(command.arguments)
     if any(name.startswith(("--speculative-config", "--spec-")) for name in command_options):
         why = "the command drafts tokens: spark-prof speculate finds how many to draft; "
-        return CandidateTable((), (LeftOut("all", "speculation", f"{why}tune it without"),))
+        return CandidateTable(
+            (), (UntriedCandidate("all", "speculation", f"{why}tune it without"),)
+        )
     traits = traits_of(report, facts)
     rows = [*swap_rows(report, facts, traits), *backend_rows(report, facts)]
     rows += table_rows(report, facts, traits, TUNABLES)
     rows += _finding_rows(report.findings)
     candidates: dict[object, Candidate] = {}
-    left: dict[str, LeftOut] = {}
+    left: dict[str, UntriedCandidate] = {}
     for row in rows:
-        if isinstance(row, LeftOut):
+        if isinstance(row, UntriedCandidate):
             left.setdefault(row.words, row)
             continue
         side = parse_side(row.words)
@@ -96,7 +98,7 @@ def candidates_of(
             why = why or "FlashInfer is not installed"
         why = why or _not_installed(side, command, facts)
         if why := why or why_not_allowed(side, allowed):
-            left.setdefault(row.words, LeftOut(row.words, row.source, why))
+            left.setdefault(row.words, UntriedCandidate(row.words, row.source, why))
             continue
         options = frozenset(set_options(side.options).items())
         key = (frozenset(side.swaps), options, frozenset(side.environment))
@@ -117,7 +119,7 @@ def candidates_of(
                 one.words
             )
     lines = (
-        LeftOut(line, *about)
+        UntriedCandidate(line, *about)
         for about, names in words_of_reason.items()
         for line in _together(names)
     )
@@ -173,12 +175,12 @@ def table_rows(
         else:
             why = traits.why_not(missing) if missing else row.never
         if why:
-            yield LeftOut(words, row.source, why)
+            yield UntriedCandidate(words, row.source, why)
             continue
         findings = [finding for finding in report.findings if finding.id in row.findings]
         promised = most_promising(report, findings, row.components)
         yield Candidate(words, row.source, row.condition, *promised, row.narrows_cache)
-    yield LeftOut("--speculative-config", "speculation",
+    yield UntriedCandidate("--speculative-config", "speculation",
         "no drafter is given; with one, spark-prof speculate finds how many tokens to draft",
     )  # fmt: skip
     dtypes = {row.dtype for row in report.roofline.weights} if report.roofline else set()
@@ -186,7 +188,7 @@ def table_rows(
     for name in (*(row.name for row in VARIABLES), *(row.name for row in SUCCESSORS)):
         formats = [of for part, of in _FORMAT_OF_OLD_NAME.items() if part in name.split("_")]
         if set(formats) & dtypes and is_gone(name, facts.vllm):
-            yield LeftOut(name, "environment", why)
+            yield UntriedCandidate(name, "environment", why)
 
 
 def _finding_rows(findings: Sequence[Finding]) -> Iterator[Candidate]:

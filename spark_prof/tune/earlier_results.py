@@ -16,14 +16,20 @@ import msgspec
 
 from spark_prof.ab.apply import harmless_side
 from spark_prof.ab.engine_options import set_options
-from spark_prof.ab.result import Result, chosen_run, outcome_of, read_result
+from spark_prof.ab.result import AbOutcome, chosen_run, outcome_of, read_result
 from spark_prof.ab.sides import Side
 from spark_prof.errors import CommandError
 from spark_prof.traces.checkpoint import model_folder, read_checkpoint
 from spark_prof.traces.resolve import RESULT_FILE, command_of_result
 from spark_prof.tune.candidates import Allowed, why_not_allowed
 from spark_prof.tune.tune_result import EarlierGain, TuneResult, read_tune
-from spark_prof.tune.tune_trial import Candidate, CandidateTable, LeftOut, over_batches, side_of
+from spark_prof.tune.tune_trial import (
+    Candidate,
+    CandidateTable,
+    UntriedCandidate,
+    over_batches,
+    side_of,
+)
 
 SOURCE = "known"
 _MOST_FILES = 500
@@ -93,7 +99,7 @@ def with_earlier(
     for row_before in earlier:
         side = harmless_side(row_before.words)
         if side is None:
-            left.append(LeftOut(row_before.words, SOURCE, _NOT_PLAIN))
+            left.append(UntriedCandidate(row_before.words, SOURCE, _NOT_PLAIN))
             continue
         key = _key(side)
         if key in first or key in last:
@@ -104,7 +110,7 @@ def with_earlier(
                     rows[key], condition=f"{rows[key].condition}; {_condition_of(row_before)}"
                 )
         elif why := why_not_allowed(side, allowed):
-            left.append(LeftOut(row_before.words, SOURCE, why))
+            left.append(UntriedCandidate(row_before.words, SOURCE, why))
         else:
             row = rows.get(key, Candidate(row_before.words, SOURCE, "", "", None))
             condition = "; ".join(filter(None, (_condition_of(row_before), row.condition)))
@@ -154,7 +160,7 @@ def _gains_of(path: Path, like: Like) -> Iterator[EarlierGain]:
                     yield from _of_ab(result, _place(path))
 
 
-def _gpu_of(result: Result) -> str:
+def _gpu_of(result: AbOutcome) -> str:
     return result.machine.gpu or result.machine.processor
 
 
@@ -175,7 +181,7 @@ def _of_tune(tuned: TuneResult, where: str) -> Iterator[EarlierGain]:
             yield replace(about, words=tried.name, verdict=tried.verdict)
 
 
-def _of_ab(result: Result, where: str) -> Iterator[EarlierGain]:
+def _of_ab(result: AbOutcome, where: str) -> Iterator[EarlierGain]:
     a, b = result.sides
     outcome, run = outcome_of(result), chosen_run(result)
     if a.name != "stock":

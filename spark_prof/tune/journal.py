@@ -16,7 +16,7 @@ import msgspec
 
 from spark_prof.errors import CommandError, os_errors
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.tune.tune_trial import Combination, Stage, Trial
+from spark_prof.tune.tune_trial import Combination, Stage, TuneTrial
 
 JOURNAL_FILE = "journal.jsonl"
 _KIND = "spark-prof tune journal"
@@ -39,7 +39,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL_FILE
-        self.trials: dict[Any, Trial] = {}
+        self.trials: dict[Any, TuneTrial] = {}
         self.subject: Subject | None = None
 
     def read(self) -> None:
@@ -51,7 +51,7 @@ class Journal:
         try:
             self.subject = msgspec.json.decode(whole[0], type=Subject) if whole else None
             for line in whole[1:]:
-                trial = msgspec.json.decode(line, type=Trial)
+                trial = msgspec.json.decode(line, type=TuneTrial)
                 self.trials[trial.key] = trial
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CommandError(f"{self.path} is damaged: {error}; begin a tune anew") from error
@@ -78,12 +78,12 @@ class Journal:
 
     def find(
         self, stage: Stage, number: int, combination: Combination, than: Combination | None
-    ) -> Trial | None:
+    ) -> TuneTrial | None:
         """The trial that an earlier run kept, or this one."""
         trial = self.trials.get((stage, number, _hidden(combination), than and _hidden(than)))
         return trial and replace(trial, combination=combination, than=than)
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: TuneTrial) -> None:
         """Appends a trial, unless it was read from it."""
         hidden = redacted_value(
             replace(

@@ -14,7 +14,7 @@ from spark_prof.tune.tune_trial import (
     Combination,
     Stage,
     Timed,
-    Trial,
+    TuneTrial,
     name_of,
     over_batches,
     rivals,
@@ -42,13 +42,13 @@ class TrialEvidence:
         # Several swaps in one candidate, each of which is one itself, are no rival of them.
         every = {swap for w in swapped if len(swaps_of(w)) == 1 for swap in swaps_of(w)}
         self.bundles = {w for w in swapped if len(swaps_of(w)) > 1 and swaps_of(w) <= every}
-        self.trials: list[Trial] = []
+        self.trials: list[TuneTrial] = []
         self.gains: dict[Combination, Interval] = {}  # over the base
-        self.starts: dict[Combination, list[Trial]] = {}
-        self.bad: dict[Combination, Trial] = {}  # what changes answers, does not run, failed
+        self.starts: dict[Combination, list[TuneTrial]] = {}
+        self.bad: dict[Combination, TuneTrial] = {}  # what changes answers, does not run, failed
         self.why: dict[str, str] = {}  # what became of a candidate beside its figures
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: TuneTrial) -> None:
         """Takes one trial more."""
         self.trials.append(trial)
         if trial.outcome != "measured":
@@ -70,7 +70,7 @@ class TrialEvidence:
 
     def last(
         self, combination: Combination, than: Combination | None, stage: Stage = "search"
-    ) -> Trial | None:
+    ) -> TuneTrial | None:
         """The latest trial of a combination over another."""
         of = (stage, combination, than)
         trials = (t for t in reversed(self.trials) if (t.stage, t.combination, t.than) == of)
@@ -166,7 +166,7 @@ def swaps_of(words: str) -> frozenset[Swap]:
 
 
 def of_starts(
-    base: Sequence[Trial], starts: Sequence[Trial], other_starts: Sequence[Trial] = ()
+    base: Sequence[TuneTrial], starts: Sequence[TuneTrial], other_starts: Sequence[TuneTrial] = ()
 ) -> tuple[Timed, ...]:
     """The gain of engine starts at each batch size; of one start, or of two in all, anything.
 

@@ -24,7 +24,7 @@ from spark_prof.tune.tune_trial import (
     Measure,
     Timed,
     TimeUpError,
-    Trial,
+    TuneTrial,
 )
 
 
@@ -57,7 +57,7 @@ class SearchResult:
 
     answer: Combination  # confirmed in fresh engines; none where nothing helps
     times: tuple[Timed, ...]  # of the answer, from its confirmation
-    trials: tuple[Trial, ...]
+    trials: tuple[TuneTrial, ...]
     verdicts: dict[str, tuple[Verdict, str]]  # of each candidate's words, with one line or none
     line: str = ""  # why there is no answer though something was faster in the search
     unconfirmed: Combination = BASE  # what that was, where the time was up
@@ -76,9 +76,9 @@ class Search:
         candidates: Sequence[Candidate],
         measure: Measure,
         say: Callable[[str], None],
-        first: Sequence[Trial] = (),  # what is known before, such as the base's first start
+        first: Sequence[TuneTrial] = (),  # what is known before, such as the base's first start
         alone: frozenset[str] = frozenset(),  # swaps for whose copies one engine has no room
-        keep: Callable[[Trial], None] = lambda _: None,  # is given each trial as it ends
+        keep: Callable[[TuneTrial], None] = lambda _: None,  # is given each trial as it ends
     ) -> None:
         self._bench = Bench.of(candidates, measure, say, alone, keep)
         for trial in first:

@@ -29,9 +29,9 @@ from spark_prof.rules.tune_candidates import (
     SwappableSlot,
 )
 from spark_prof.tune.engine_traits import UNTOLD, EngineTraits, MachineFacts
-from spark_prof.tune.tune_trial import Candidate, LeftOut
+from spark_prof.tune.tune_trial import Candidate, UntriedCandidate
 
-Row: TypeAlias = Candidate | LeftOut
+Row: TypeAlias = Candidate | UntriedCandidate
 
 _KERNELS, _BACKENDS = "kernels", "backends"
 _NO_WEIGHTS = "--attention-backend"
@@ -43,7 +43,7 @@ _AT_ONCE = "the kernels of all these slots at once"
 def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iterator[Row]:
     """Swaps of this package's kernels: sets of them, each by itself, and what quantizes at load."""
     if why := why_no_swaps(traits):
-        yield from (LeftOut(words, _KERNELS, why) for words in _EVERY)
+        yield from (UntriedCandidate(words, _KERNELS, why) for words in _EVERY)
         return
     singles = [_layer(report, facts, traits), *(_swap(swap, report, facts) for swap in SWAPS)]
     narrow = [row for swap in SWAPS if swap.quantizes for row in _quantized(swap, report)]
@@ -68,7 +68,7 @@ def _swap(swap: SwappableSlot, report: Report, facts: MachineFacts) -> Row:
     components = _components_in(swap.components, report)
     words = f"{swap.slot}=spark_prof"
     if not components:
-        return LeftOut(words, _KERNELS, "the model has no such layer")
+        return UntriedCandidate(words, _KERNELS, "the model has no such layer")
     formats = {stored_format(report, component) for component in components}
     if not formats <= {*swap.formats}:
         format_names = ", ".join(sorted(formats - {*swap.formats}))
@@ -77,7 +77,7 @@ def _swap(swap: SwappableSlot, report: Report, facts: MachineFacts) -> Row:
             if format_names
             else "its weights' formats differ"
         )
-        return LeftOut(words, _KERNELS, why)
+        return UntriedCandidate(words, _KERNELS, why)
     gains = [gain for part in components if (gain := measured_gain(part, report))]
     if swap.slot == "router":
         condition = "choosing experts is a few small kernels, and one of this package"
@@ -112,7 +112,7 @@ def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
         why = "slot layer is for vLLM's FlashAttention"
     words = "layer=spark_prof" + ("" if _is_measured(facts) else "!")
     if why:
-        return LeftOut(words, _KERNELS, why)
+        return UntriedCandidate(words, _KERNELS, why)
     condition = "norms, qkv, attention, router and experts of a layer run as 5 kernels"
     promise = most_promising(report, _about(IN_LAYER, report), IN_LAYER)
     return Candidate(words, _KERNELS, condition, *promise)
@@ -151,7 +151,7 @@ def _quantized(swap: SwappableSlot, report: Report) -> Iterator[Row]:
         words = f"{swap.slot}={kernel}"
         if not wide:
             why = "its weights are narrow already" if components else "the model has no such layer"
-            yield LeftOut(words, _KERNELS, why)
+            yield UntriedCandidate(words, _KERNELS, why)
             continue
         condition = f"BF16 weights; as {kernel} fewer bytes are read"
         gains = [measured_gain(part, report, kernel) for part in components]
@@ -180,7 +180,7 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
             if {backend.stored for backend in backends} == {"bf16"}:
                 why = "it chooses kernels of quantized layers, and these are BF16"
         if why:
-            yield LeftOut(option, _BACKENDS, why)
+            yield UntriedCandidate(option, _BACKENDS, why)
             continue
         first = tuple(dict.fromkeys(value for backend in backends for value in backend.values))
         later = tuple(dict.fromkeys(value for backend in backends for value in backend.later))
@@ -230,7 +230,7 @@ def packages_of(option: str, value: str, facts: MachineFacts) -> tuple[str, ...]
 def _not_tried(
     option: str, tried: Sequence[str], stored: set[str], what: str, report: Report,
     facts: MachineFacts,
-) -> Iterator[LeftOut]:  # fmt: skip
+) -> Iterator[UntriedCandidate]:  # fmt: skip
     """The other values of an option."""
     rows = [b for row in orders() if row.option == option for b in row.backends]
     version = version_of(facts.vllm)[:2]
@@ -264,7 +264,7 @@ def _not_tried(
             why = f"vLLM has it for {what}, but not on compute capability {facts.capability}"
         else:
             why = f"that it runs {what} on this GPU in vLLM {facts.vllm} is not known"
-        yield LeftOut(f"{option}={value}", _BACKENDS, why)
+        yield UntriedCandidate(f"{option}={value}", _BACKENDS, why)
 
 
 def most_promising(

@@ -15,7 +15,7 @@ from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options, with_options
 from spark_prof.ab.engine_process import Engine, EngineError
 from spark_prof.ab.machine import Sampler, free_bytes, keep_steady
-from spark_prof.ab.measuring import Shape, impossible, time_quads
+from spark_prof.ab.measuring import MeasuredShape, impossible, time_quads
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.recording import record_side
 from spark_prof.ab.result import decided
@@ -36,7 +36,7 @@ from spark_prof.tune.tune_trial import (
     Stage,
     Timed,
     TimeUpError,
-    Trial,
+    TuneTrial,
     side_of,
 )
 
@@ -75,13 +75,17 @@ class _Live:
     facts: Facts
     stage: Stage
     sides: dict[Combination, str]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[MeasuredShape, ...]
     sampler: Sampler
     stack: ExitStack
     judged: dict[Combination, tuple[Outcome, str, Answers | None]] = field(default_factory=dict)
     has_floor: bool = False  # the logits of `Engines._floors["own"]` are this engine's
-    quads: dict[tuple[Combination, Combination, Shape], list[Quad]] = field(default_factory=dict)
-    firsts: dict[Shape, tuple[str, float]] = field(default_factory=dict)  # a side's step, us
+    quads: dict[tuple[Combination, Combination, MeasuredShape], list[Quad]] = field(
+        default_factory=dict
+    )
+    firsts: dict[MeasuredShape, tuple[str, float]] = field(
+        default_factory=dict
+    )  # a side's step, us
 
 
 class Engines:
@@ -102,7 +106,7 @@ class Engines:
         self._started: list[float] = []  # seconds that engines took from their start to their end
         self._unfinished_s = 0.0  # that one was given and had not started after
         # How far the base is from itself: of the engines without another side, and of one with.
-        self._floors: dict[str, dict[Shape, tuple[Position, ...]]] = {"base": {}, "own": {}}
+        self._floors: dict[str, dict[MeasuredShape, tuple[Position, ...]]] = {"base": {}, "own": {}}
         self._log = Path()  # of the engine that was started last
         self.facts: Facts | None = None  # of the last engine
         self.other_load: float | None = None  # as `Sampler.others`, the most of all engines
@@ -149,7 +153,7 @@ class Engines:
         also: Sequence[Combination],
         seconds: float,
         within: float,
-    ) -> Iterator[Trial]:
+    ) -> Iterator[TuneTrial]:
         """See `tune_trial.Measure`."""
         earlier_trials = {
             p: self._journal.find(stage, number, p.combination, p.than) for p in pairs
@@ -169,7 +173,7 @@ class Engines:
 
     def start(
         self, stage: Stage, number: int, combinations: Sequence[Combination], within: float
-    ) -> Iterator[Trial]:
+    ) -> Iterator[TuneTrial]:
         """See `tune_trial.Measure`."""
         earlier_trials = [
             self._journal.find(stage, number, combination, None) for combination in combinations
@@ -191,7 +195,7 @@ class Engines:
             self.close()
             self._started[-1] = time.monotonic() - begun
 
-    def record(self, folder: Path) -> tuple[Bundle | None, tuple[Trial, ...]]:
+    def record(self, folder: Path) -> tuple[Bundle | None, tuple[TuneTrial, ...]]:
         """A recording of the base, None where it cannot be recorded, and its first start."""
         with self._blaming([BASE]):
             live = self._begin("search", [BASE], self.left)
@@ -307,11 +311,11 @@ class Engines:
             self.close()
             raise
 
-    def _shapes(self) -> tuple[Shape, ...]:
+    def _shapes(self) -> tuple[MeasuredShape, ...]:
         sizes = self._settings.batch_sizes
-        return tuple(Shape("decode", size, self._settings.context) for size in sizes)
+        return tuple(MeasuredShape("decode", size, self._settings.context) for size in sizes)
 
-    def _logits(self, of: str, shape: Shape) -> Path:
+    def _logits(self, of: str, shape: MeasuredShape) -> Path:
         return self._settings.folder.absolute() / f".logits-{of}-{shape.requests}"
 
     # Trials.
@@ -319,7 +323,7 @@ class Engines:
     def _trial(
         self, live: _Live, stage: Stage, number: int, combination: Combination,
         than: Combination | None = None, seconds: float = _START_SECONDS,
-    ) -> Trial:  # fmt: skip
+    ) -> TuneTrial:  # fmt: skip
         """A combination over another side of the engine, or, over none, by itself."""
         begun = time.monotonic()
         outcome, why, answers = self._judged(live, combination, alone=than is None)
@@ -336,10 +340,12 @@ class Engines:
             counted += _steady(live, shape, names, seconds)
             times.append(Timed.of(shape.requests, compare(counted)))
         took = time.monotonic() - begun
-        return Trial(stage, number, combination, than, outcome, why, tuple(times), answers, took)
+        return TuneTrial(
+            stage, number, combination, than, outcome, why, tuple(times), answers, took
+        )
 
     @staticmethod
-    def _own_us(live: _Live, shape: Shape, side: str, seconds: float) -> float | None:
+    def _own_us(live: _Live, shape: MeasuredShape, side: str, seconds: float) -> float | None:
         """A step of one side of an engine, whatever the host does meanwhile.
 
         The first that is timed stands for the engine; each other is timed in turns with it, since
@@ -426,7 +432,9 @@ class Engines:
         live.has_floor = of == "own"
 
 
-def _steady(live: _Live, shape: Shape, names: tuple[str, str], seconds: float) -> tuple[Quad, ...]:
+def _steady(
+    live: _Live, shape: MeasuredShape, names: tuple[str, str], seconds: float
+) -> tuple[Quad, ...]:
     """Quads of two sides while the machine was steady."""
     steps = time_quads(live.engine, shape, live.facts, seconds, names)
     quads, _ = make_quads(steps, names)

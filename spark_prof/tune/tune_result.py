@@ -25,9 +25,9 @@ from spark_prof.tune.tune_trial import (
     Candidate,
     CandidateTable,
     Combination,
-    LeftOut,
     Timed,
-    Trial,
+    TuneTrial,
+    UntriedCandidate,
     name_of,
     over_batches,
     side_of,
@@ -91,7 +91,7 @@ class TuneResult:
     serve: str = ""  # the command line for that
     tried: tuple[Tried, ...] = ()  # candidates in the order of the table, then combinations
     others: float | None = None  # processors that other programs kept busy, at most
-    left_out: tuple[LeftOut, ...] = ()  # of the table, secrets hidden
+    left_out: tuple[UntriedCandidate, ...] = ()  # of the table, secrets hidden
     earlier: tuple[EarlierGain, ...] = ()  # what was known before, the largest gain first
     missing: tuple[str, ...] = ()  # what could not be measured, one line each
     failure: str = ""  # why it ended early, one line; empty if it did not
@@ -131,7 +131,7 @@ def with_search_result(
     )
 
 
-def left_out(table: CandidateTable) -> tuple[LeftOut, ...]:
+def left_out(table: CandidateTable) -> tuple[UntriedCandidate, ...]:
     """What a table leaves out, for a result."""
     return tuple(
         replace(row, words=" ".join(redacted(row.words.split()))) for row in table.left_out
@@ -163,7 +163,7 @@ def _tried(search_result: SearchResult, candidates: Sequence[Candidate]) -> Iter
 
 
 def _figures(
-    trials: Sequence[Trial], combination: Combination, than: Combination | None = BASE
+    trials: Sequence[TuneTrial], combination: Combination, than: Combination | None = BASE
 ) -> Tried:
     """What the search has measured of a combination."""
     combination_trials = [t for t in trials if _is_of(t, combination)]
@@ -185,7 +185,7 @@ def _figures(
     )  # fmt: skip
 
 
-def _is_of(trial: Trial, combination: Combination, stage: str = "search") -> bool:
+def _is_of(trial: TuneTrial, combination: Combination, stage: str = "search") -> bool:
     return trial.combination == combination and trial.stage == stage
 
 
@@ -195,7 +195,7 @@ def _finite(timed: Timed) -> Timed:
     return replace(timed, gain=None) if unknown else timed
 
 
-def _worst(trials: Sequence[Trial]) -> Answers | None:
+def _worst(trials: Sequence[TuneTrial]) -> Answers | None:
     answers = [trial.answers for trial in trials if trial.answers]
     return min(answers, key=lambda answer: answer.agreement or 0.0, default=None)
 

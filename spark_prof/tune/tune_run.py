@@ -13,7 +13,7 @@ from pathlib import Path
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.machine import check_memory, free_bytes
-from spark_prof.ab.measuring import Shape
+from spark_prof.ab.measuring import MeasuredShape
 from spark_prof.ab.refusals import refuse, refuse_shapes, why_no_side
 from spark_prof.ab.setting import put, put_page
 from spark_prof.ab.sides import Side
@@ -39,9 +39,9 @@ from spark_prof.tune.tune_trial import (
     Candidate,
     CandidateTable,
     EngineEndedError,
-    LeftOut,
     TimeUpError,
-    Trial,
+    TuneTrial,
+    UntriedCandidate,
     side_of,
     swaps_only,
 )
@@ -81,11 +81,11 @@ def run_tune(
     settings = replace(settings, files=(*folders, *filter(None, [settings.text])))
     journal = Journal(settings.folder)
     if choices.only_list:  # starts nothing, and needs neither vLLM nor a GPU
-        run = _Run(command, settings, choices, journal, say)
+        run = _TuneRun(command, settings, choices, journal, say)
         run.make_list()
         return run.result, run.table
     refuse(command, sides)
-    shapes = [Shape("decode", size, settings.context) for size in settings.batch_sizes]
+    shapes = [MeasuredShape("decode", size, settings.context) for size in settings.batch_sizes]
     refuse_shapes(command, [Side()], shapes, refuse_any=True)
     if choices.resume:
         journal.read()
@@ -98,7 +98,7 @@ def run_tune(
     )
     with Claim(settings.folder, again=choices.resume):
         journal.begin(subject)
-        run = _Run(command, settings, choices, journal, say)
+        run = _TuneRun(command, settings, choices, journal, say)
         try:
             with terminated_as_interrupt(), Engines(command, settings, journal, say) as engines:
                 run.go(engines)
@@ -117,7 +117,7 @@ def run_tune(
     return run.result, run.table
 
 
-class _Run:
+class _TuneRun:
     """One tune: its result until now."""
 
     def __init__(
@@ -165,7 +165,7 @@ class _Run:
             )
 
     @contextmanager
-    def _recording(self, engines: Engines) -> Iterator[tuple[Bundle | None, tuple[Trial, ...]]]:
+    def _recording(self, engines: Engines) -> Iterator[tuple[Bundle | None, tuple[TuneTrial, ...]]]:
         recordings = sorted(self._settings.folder.glob(f"{_RECORDING}*"))
         whole = [str(path) for path in recordings if (path / META_FILE).is_file()]
         if source := self._choices.recording or next(iter(whole), ""):
@@ -260,11 +260,11 @@ def _with_sides(
             why = (
                 "a step with drafts has no fixed number of tokens: spark-prof speculate measures it"
             )
-            left.append(LeftOut(candidate.words, candidate.source, why))
+            left.append(UntriedCandidate(candidate.words, candidate.source, why))
         elif candidate.words in choices.skipped:
-            left.append(LeftOut(candidate.words, candidate.source, "--skip names it"))
+            left.append(UntriedCandidate(candidate.words, candidate.source, "--skip names it"))
         elif why := why_no_side(command, side_of((candidate.words,)), anywhere=choices.only_list):
-            left.append(LeftOut(candidate.words, candidate.source, why))
+            left.append(UntriedCandidate(candidate.words, candidate.source, why))
         else:
             candidates.append(candidate)
     return CandidateTable(tuple(candidates), tuple(left), table.recorded)

@@ -30,7 +30,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class UntriedCandidate:
     """One thing that is not tried."""
 
     words: str
@@ -43,7 +43,7 @@ class CandidateTable:
     """What would be tried and what would not."""
 
     candidates: tuple[Candidate, ...]  # cheapest and most promising first
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[UntriedCandidate, ...]
     recorded: bool = True  # whether a recording told what applies; else all that may is here
 
 
@@ -128,7 +128,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuneTrial:
     """What came of one trial."""
 
     stage: Stage
@@ -205,10 +205,10 @@ class Measure(Protocol):
         also: Sequence[Combination],  # further sides of the engine, should it have to be started
         seconds: float,  # for each pair at each batch size
         within: float,  # seconds after which the engine is given up
-    ) -> Iterator[Trial]:
+    ) -> Iterator[TuneTrial]:
         """Measures pairs in one engine: that of the same stage that runs, or a new one."""
 
     def start(
         self, stage: Stage, number: int, combinations: Sequence[Combination], within: float
-    ) -> Iterator[Trial]:
+    ) -> Iterator[TuneTrial]:
         """Starts an engine of its own for combinations that differ in swaps only."""

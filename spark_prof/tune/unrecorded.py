@@ -18,7 +18,7 @@ from spark_prof.analyzers.findings.other_backends import OPTIONS
 from spark_prof.errors import CommandError
 from spark_prof.rules.tune_candidates import LAYER_MODELS, SWAPS, TUNABLES
 from spark_prof.tune.candidates import Allowed, option_path, why_not_allowed
-from spark_prof.tune.tune_trial import Candidate, CandidateTable, LeftOut, side_of
+from spark_prof.tune.tune_trial import Candidate, CandidateTable, UntriedCandidate, side_of
 
 _OF_RECORDING = "which values run here, a recording tells; --from names one"
 
@@ -54,19 +54,20 @@ def unrecorded_table(command: EngineCommand, allowed: Allowed) -> CandidateTable
     """Everything that may apply, without what the command sets or the model's files rule out."""
     paths_of_command = {option_path(name) for name in set_options(command.arguments)}
     candidates: list[Candidate] = []
-    left: list[LeftOut] = []
+    left: list[UntriedCandidate] = []
     for row in _rows():
         side = side_of((row.words,))
         overlap = {option_path(name) for name in set_options(side.options)} & paths_of_command
         why = "the command sets it" if overlap else why_not_allowed(side, allowed)
         why = why or why_no_side(command, side, anywhere=True)
         if why:
-            left.append(LeftOut(row.words, row.source, why))
+            left.append(UntriedCandidate(row.words, row.source, why))
         else:
             candidates.append(row)
-    left += [LeftOut(row.words, row.source, row.never) for row in TUNABLES if row.never]
+    left += [UntriedCandidate(row.words, row.source, row.never) for row in TUNABLES if row.never]
     left += [
-        LeftOut(option, "backends", _OF_RECORDING) for option in dict.fromkeys(OPTIONS.values())
+        UntriedCandidate(option, "backends", _OF_RECORDING)
+        for option in dict.fromkeys(OPTIONS.values())
     ]
     return CandidateTable(tuple(candidates), tuple(left), recorded=False)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_prof.ab import refusals
-from spark_prof.ab.result import Result, from_json
+from spark_prof.ab.result import AbOutcome, from_json
 from spark_prof.cli.main import main
 
 FAKE = Path(__file__).with_name("fake_driver.py")
@@ -30,7 +30,7 @@ class Done:
     folder: Path
 
     @property
-    def result(self) -> Result:
+    def result(self) -> AbOutcome:
         return from_json((self.folder / "result.json").read_bytes())
 
 

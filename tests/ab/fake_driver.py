@@ -30,8 +30,8 @@ from spark_prof.ab.messages import (
     Facts,
     Failed,
     Generate,
+    RankAnswers,
     Request,
-    Rows,
     Shutdown,
     Start,
     Switch,
@@ -88,14 +88,14 @@ def answer(request: Request) -> Answer:
             time.sleep(3600)
         return facts(list(request.arguments))
     if isinstance(request, DescribeSwaps):
-        return Rows([swaps()])
+        return RankAnswers([swaps()])
     if isinstance(request, Generate):
         return Times(times(request), 0.001 * sum(steps for _, steps in request.plan))
     if isinstance(request, Compare):
         return compared(request)
     if isinstance(request, Switch) and request.side not in SIDES:
         return Failed(f"CommandError: there is no side {request.side}")
-    return Rows()
+    return RankAnswers()
 
 
 def words_of(side: str) -> list[str]:
@@ -183,7 +183,7 @@ def compared(request: Compare) -> Answer:
     path = Path(request.path)
     if request.keep:
         path.write_text("logits")
-        return Rows()
+        return RankAnswers()
     if not path.exists():
         return Failed(f"CommandError: {path} is not there")
     wrong = MODEL.get("wrong", 0.0) if request.side == "b" else 0.0
@@ -201,7 +201,7 @@ def compared(request: Compare) -> Answer:
         for step in range(request.batch.tokens)
         for row in range(request.batch.requests)
     ]  # fmt: skip
-    return Rows(rows)
+    return RankAnswers(rows)
 
 
 ARGUMENTS: list[str] = []

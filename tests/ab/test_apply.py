@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.accuracy_gate import Verdict
+from spark_prof.ab.accuracy_gate import GateVerdict
 from spark_prof.ab.apply import lines_of, serve_line, side_of_result
-from spark_prof.ab.result import Gate, Result, SideFacts, read_result, to_json
+from spark_prof.ab.result import AbOutcome, Gate, SideFacts, read_result, to_json
 from spark_prof.ab.sides import parse_side
 from spark_prof.errors import CommandError
 from spark_prof.swaps.swap_settings import SwapSettings
@@ -86,8 +86,8 @@ def result(tmp_path: Path, b: str, *, passed: bool = True, one: bool = True) -> 
         )
         for each in (a, side)
     ]
-    verdict = Verdict(passed, "kept", () if passed else ("no",), (), None, None, None, ())
-    found = Result(
+    verdict = GateVerdict(passed, "kept", () if passed else ("no",), (), None, None, None, ())
+    found = AbOutcome(
         model="m",
         mode="one engine" if one else "two engines",
         mode_why="",

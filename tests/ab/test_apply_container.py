@@ -13,7 +13,7 @@ import pytest
 
 from spark_prof.ab.apply_container import container_serve, engine_of_result, kept_package
 from spark_prof.ab.command import engine_command
-from spark_prof.ab.result import Result, SideFacts, to_json
+from spark_prof.ab.result import AbOutcome, SideFacts, to_json
 from spark_prof.ab.sides import parse_side
 from spark_prof.cli.main import main
 from tests.container_stand_in import can_change_root, image_folders, stand_in
@@ -89,7 +89,7 @@ def test_a_result_that_a_container_gave(tmp_path: Path) -> None:
     def told(line: str) -> str:
         words = ("spark-prof", "ab", "--b", "o=fp8", "--", *shlex.split(line))
         sides = (SideFacts("a", "stock", "", ("m",), {}), SideFacts("b", "o", "o=fp8", ("m",), {}))
-        found = Result(
+        found = AbOutcome(
             model="m", mode="one engine", mode_why="", command=words, taken="", sides=sides
         )
         path.write_bytes(to_json(found))

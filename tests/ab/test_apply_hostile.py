@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from spark_prof.ab.result import Result, SideFacts, to_json
+from spark_prof.ab.result import AbOutcome, SideFacts, to_json
 from spark_prof.cli import main as cli
 from spark_prof.cli.app import app
 from spark_prof.rules.harmless_options import OPTIONS, VARIABLES
@@ -74,7 +74,9 @@ def base(environment: dict[str, str] | None = None) -> dict[str, Any]:
     """A result of two engines, which is applied as it is."""
     a = SideFacts("a", "stock", "", ("m",))
     b = SideFacts("b", "moe=spark_prof", "moe=spark_prof", ("m",), environment or {})
-    found = Result(model="m", mode="two engines", mode_why="", command=(), taken="", sides=(a, b))
+    found = AbOutcome(
+        model="m", mode="two engines", mode_why="", command=(), taken="", sides=(a, b)
+    )
     record: dict[str, Any] = json.loads(to_json(found))
     return record
 

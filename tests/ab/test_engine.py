@@ -13,8 +13,8 @@ import pytest
 from spark_prof.ab.agreement import _position
 from spark_prof.ab.driver import pieces_of, prompts_of
 from spark_prof.ab.engine_process import last_words
-from spark_prof.ab.measuring import Shape, impossible
-from spark_prof.ab.messages import Batch, Facts
+from spark_prof.ab.measuring import MeasuredShape, impossible
+from spark_prof.ab.messages import Facts, PromptBatch
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 
@@ -61,16 +61,16 @@ def test_last_words_of_damaged_logs(tmp_path: Path) -> None:
 @each_row(
     ("shape", "words"),
     [
-        (Shape("decode", 1, 128), ""),
-        (Shape("decode", 8, 128), ""),
-        (Shape("decode", 9, 128), "runs 8 requests at most"),
-        (Shape("decode", 1, 1000), "needs requests of 1053 tokens; this engine takes 1024"),
-        (Shape("decode", 8, 450), "the KV cache holds 4096 tokens only"),
-        (Shape("prefill", 1, 512), ""),
-        (Shape("prefill", 1, 513), "computes 512 tokens in a step at most"),
+        (MeasuredShape("decode", 1, 128), ""),
+        (MeasuredShape("decode", 8, 128), ""),
+        (MeasuredShape("decode", 9, 128), "runs 8 requests at most"),
+        (MeasuredShape("decode", 1, 1000), "needs requests of 1053 tokens; this engine takes 1024"),
+        (MeasuredShape("decode", 8, 450), "the KV cache holds 4096 tokens only"),
+        (MeasuredShape("prefill", 1, 512), ""),
+        (MeasuredShape("prefill", 1, 513), "computes 512 tokens in a step at most"),
     ],
 )
-def test_what_an_engine_cannot_run(shape: Shape, words: str) -> None:
+def test_what_an_engine_cannot_run(shape: MeasuredShape, words: str) -> None:
     found = impossible(shape, FACTS)
     assert words in found
     assert bool(words) == bool(found)
@@ -78,10 +78,10 @@ def test_what_an_engine_cannot_run(shape: Shape, words: str) -> None:
 
 @pytest.mark.parametrize("vocabulary", [50, 1000, 201_088])
 def test_prompts_are_the_same_and_apart(vocabulary: int) -> None:
-    batch = Batch(6, 64, 1)
+    batch = PromptBatch(6, 64, 1)
     rows = prompts_of(batch, vocabulary)
     assert rows == prompts_of(batch, vocabulary)
-    assert rows[:3] == prompts_of(Batch(3, 64, 99), vocabulary)
+    assert rows[:3] == prompts_of(PromptBatch(3, 64, 99), vocabulary)
     assert all(len(row) == 64 and 0 <= min(row) <= max(row) < vocabulary for row in rows)
     assert all(a != b for a, b in combinations(rows, 2))
 
@@ -98,7 +98,7 @@ def test_figures_that_json_cannot_say_are_no_numbers(field: str) -> None:
 
 
 def test_a_text_is_cut_into_a_piece_a_request() -> None:
-    batch = Batch(requests=3, prompt_tokens=2, tokens=4)
+    batch = PromptBatch(requests=3, prompt_tokens=2, tokens=4)
     pieces = pieces_of(list(range(20)), batch)
     assert pieces == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
     with pytest.raises(CommandError, match="it has 17 tokens; 3 requests of 6 need 18"):

@@ -8,7 +8,7 @@ import pytest
 
 from spark_prof.ab.result import (
     AARun,
-    Run,
+    SideComparison,
     chosen_run,
     detectable_in,
     effect_of,
@@ -25,7 +25,7 @@ RUN = FASTER.runs[0]
 [ITSELF] = FASTER.aa
 
 
-def run_with(low: float, high: float) -> Run:
+def run_with(low: float, high: float) -> SideComparison:
     gain = Interval((low + high) / 2, low, high)
     return replace(RUN, estimate=replace(RUN.estimate, gain=gain))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Run
+from spark_prof.ab.result import SideComparison
 from spark_prof.ab.statistics import Interval
 from tests.ab.engines import run
 from tests.rows import each_row
@@ -15,7 +15,7 @@ SWAP = ("--b", "o=spark_prof")
 SMALL = ("--batch-sizes", "1,4", "--prefill", "64")
 
 
-def gain_of(run: Run) -> Interval:
+def gain_of(run: SideComparison) -> Interval:
     assert run.estimate.gain is not None
     return run.estimate.gain
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_prof.ab import refusals
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.measuring import Shape
+from spark_prof.ab.measuring import MeasuredShape
 from spark_prof.ab.refusals import KERNELS_OF_SLOT, refuse_shapes, why_no_model, why_no_side
 from spark_prof.ab.sides import parse_side
 from spark_prof.errors import CommandError
@@ -125,7 +125,7 @@ def test_what_typed_options_forbid_is_not_started(tmp_path: Path) -> None:
 
 def test_one_batch_size_that_fits_is_enough_for_ab() -> None:
     command = of("m", "--max-num-seqs", "4")
-    shapes = [Shape("decode", size, 128) for size in (1, 8)]
+    shapes = [MeasuredShape("decode", size, 128) for size in (1, 8)]
     refuse_shapes(command, [parse_side("stock")], shapes, refuse_any=False)
     with pytest.raises(CommandError, match="batch size 8"):
         refuse_shapes(command, [parse_side("stock")], shapes, refuse_any=True)

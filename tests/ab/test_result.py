@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Result, from_json, read_result, to_json
+from spark_prof.ab.result import AbOutcome, from_json, read_result, to_json
 from spark_prof.errors import CommandError
 from spark_prof.traces.resolve import find_result
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
@@ -24,7 +24,7 @@ def test_what_is_written_is_read_back(sample: str) -> None:
 
 
 def test_every_field_is_written() -> None:
-    filled = replace(filled_as(Result), kind=FASTER.kind, schema=FASTER.schema)
+    filled = replace(filled_as(AbOutcome), kind=FASTER.kind, schema=FASTER.schema)
     assert from_json(to_json(filled)) == filled
 
 
@@ -69,7 +69,7 @@ def test_damaged_files_are_refused_or_read() -> None:
         for _ in range(chance.randint(1, 4)):
             damaged[chance.randrange(len(text))] = chance.randrange(256)
         with suppress(CommandError):
-            assert isinstance(from_json(bytes(damaged)), Result)
+            assert isinstance(from_json(bytes(damaged)), AbOutcome)
 
 
 def test_other_files_are_no_result(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.ab_power import Design, measured
 from spark_prof.ab.statistics import (
     Estimate,
+    GainSpread,
     Interval,
-    Spread,
     aa_test,
     compare,
     compare_starts,
@@ -275,11 +275,11 @@ def test_fewer_starts_and_more_tests_need_a_larger_effect() -> None:
     """Beside a table: noncentral t with 2 and 38 degrees of freedom needs 5.65 and 2.88."""
     for free, quantile, median, needed in ((2, 4.303, 0.8326, 5.65), (38, 2.024, 0.9912, 2.876)):
         wide = 0.001 * quantile * median
-        assert minimum_effect(Spread(wide, free)) == pytest.approx(0.001 * needed, rel=0.02)
-    run = Spread(0.01, 30)
+        assert minimum_effect(GainSpread(wide, free)) == pytest.approx(0.001 * needed, rel=0.02)
+    run = GainSpread(0.01, 30)
     alone, tested = minimum_effect(run), minimum_effect(run, [run, run])
     assert alone < tested < 1.15 * alone
-    assert minimum_effect(run, [Spread(0.01, 30, off=0.05)]) > alone + 0.05
+    assert minimum_effect(run, [GainSpread(0.01, 30, off=0.05)]) > alone + 0.05
 
 
 def test_other_starts_count_as_degrees_of_freedom() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from spark_prof.ab.timed_steps import (
     SETTLE,
-    Step,
+    TimedStep,
     block_order,
     make_quads,
     middle_mean,
@@ -24,7 +24,7 @@ from tests.rows import each_row
 PLAN = block_order(4, 10)
 
 
-def steps() -> list[Step]:
+def steps() -> list[TimedStep]:
     return timed(PLAN, lambda side, place, index: STEP_US if side == "a" else STEP_US / 2)
 
 
@@ -93,7 +93,7 @@ def test_what_is_late_hardly_moves_the_middle() -> None:
     assert middle_mean(durations) == pytest.approx(100, rel=0.03)
 
 
-def changed(where: Callable[[Step], bool], **fields: object) -> list[Step]:
+def changed(where: Callable[[TimedStep], bool], **fields: object) -> list[TimedStep]:
     return [replace(step, **fields) if where(step) else step for step in steps()]
 
 
@@ -109,7 +109,7 @@ def changed(where: Callable[[Step], bool], **fields: object) -> list[Step]:
         (changed(lambda s: s.block == 6, context_tokens=9000), 1, "contexts of"),
     ],
 )  # fmt: skip
-def test_quads_that_are_not_whole_are_dropped(found: list[Step], quad: int, why: str) -> None:
+def test_quads_that_are_not_whole_are_dropped(found: list[TimedStep], quad: int, why: str) -> None:
     quads, dropped = make_quads(found)
     assert [drop.quad for drop in dropped] == [quad]
     assert why in dropped[0].why

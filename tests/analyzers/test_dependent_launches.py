@@ -18,7 +18,7 @@ from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place
 from spark_prof.analyzers.roofline.rows import Sum, rows_of, together
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import Layout, render_report
-from spark_prof.rules.gpus import Figure
+from spark_prof.rules.gpus import SourcedFigure
 from tests.rows import each_row
 
 from .comparing.swapped_recordings import LAYERS, Ran, attribute, record, stock, with_experts
@@ -127,7 +127,7 @@ def test_bandwidth_is_not_told_of_what_began_before_its_time(ahead_us: float, kn
         {"component": "mlp", "role": "mlp.down_proj", "name": "dense", "basis": "range",
          "us": 10.0, "ahead_us": ahead_us, "calls": 4, "step_calls": 1.0}
     ])  # fmt: skip
-    ceilings = Ceilings("GPU", reached=Figure(1e12, "measured"))
+    ceilings = Ceilings("GPU", reached=SourcedFigure(1e12, "measured"))
     need = Sum(streamed=5e6)
     (row,) = rows_of(times, 4, {place: need}, {}, {}, ceilings, None)
     assert (row.us, row.ahead_us, row.floor_us) == (10.0, ahead_us, 5.0)

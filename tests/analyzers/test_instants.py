@@ -12,7 +12,7 @@ import pytest
 
 from spark_prof.analyzers.instants import (
     Attributed,
-    Work,
+    RunWork,
     attribute,
     attribute_rows,
     with_own_starts,
@@ -30,7 +30,7 @@ def charges(rows: list[Row], windows: list[Span], origin: int = 0) -> Attributed
     """What `attribute` says of rows of start, end, kind and whether it is a kernel."""
     rows = sorted(rows, key=lambda row: row[0])
     start, end, kind = (np.array([row[n] for row in rows], np.int64) for n in range(3))
-    work = Work(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
+    work = RunWork(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
     begin, finish = (np.array([window[n] for window in windows], np.int64) for n in range(2))
     return attribute(work, begin + origin, finish + origin, KINDS)
 
@@ -98,7 +98,7 @@ def test_each_row_has_its_part_of_every_window(seed: int, origin: int) -> None:
     rows.sort(key=lambda row: row[0])
     columns = (np.array([row[n] for row in rows], np.int64) for n in range(3))
     start, end, kind = columns
-    work = Work(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
+    work = RunWork(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
     begin, finish = (np.array([window[n] for window in windows], np.int64) for n in range(2))
     times, owned = attribute_rows(work, begin + origin, finish + origin, KINDS)
     weights = np.array([chosen.choice([0.0, 0.25, 1.0]) for _ in windows])

@@ -39,7 +39,7 @@ from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS, Layout, render_report
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
-from spark_prof.rules.gpus import Figure
+from spark_prof.rules.gpus import SourcedFigure
 from tests.analyzers.agreeing import contradictions, screen_contradictions
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
 from tests.rows import each_row
@@ -347,13 +347,13 @@ def test_a_lower_bound_above_the_step_gives_no_share(tmp_path: Path) -> None:
 def test_what_a_kernel_surely_takes() -> None:
     row = replace(decode_of(facts().report).rows[0], calls=10.0, streamed_bytes=2e7, floor_us=9.0,
                   limiter="memory")  # fmt: skip
-    sheet = Ceilings("x", data_sheet=Figure(1e12, ""), reached=Figure(9e11, ""),
+    sheet = Ceilings("x", data_sheet=SourcedFigure(1e12, ""), reached=SourcedFigure(9e11, ""),
                      l2_bytes=50_000_000)  # fmt: skip
     # 200 MB a step, of which 50 may lie in the cache, at 1 TB/s.
     assert surely_us(row, sheet) == pytest.approx(150.0)
     assert memory_us(4e7, sheet) == 0.0
     # A reader that was faster than the data sheet says so.
-    assert memory_us(2.5e8, replace(sheet, reached=Figure(2e12, ""))) == pytest.approx(100.0)
+    assert memory_us(2.5e8, replace(sheet, reached=SourcedFigure(2e12, ""))) == pytest.approx(100.0)
     # Nobody knows its cache: no known one is larger, and 200 MB may fit or not.
     assert memory_us(2e8, replace(sheet, l2_bytes=None)) < 150.0
     assert memory_us(2e8, Ceilings("x")) == 0.0

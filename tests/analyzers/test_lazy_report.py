@@ -17,7 +17,7 @@ from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.render.limits import bounded
 from spark_prof.dashboards.render.terminal import draw
-from spark_prof.dashboards.section import Bounds, group_of
+from spark_prof.dashboards.section import DocumentBounds, group_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from tests.rows import each_row
@@ -94,7 +94,7 @@ def test_a_section_computes_its_topic_alone(
 def test_a_report_of_conversions_computes_neither_ranks_nor_rooflines_nor_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    layout = Layout(bounds=Bounds(sections=("conversions",)))
+    layout = Layout(bounds=DocumentBounds(sections=("conversions",)))
     with computed(monkeypatch) as names:
         drawn = render_report(summary_of(Bundle(EAGER)).report, layout)
     assert "Format conversions" in drawn
@@ -105,7 +105,7 @@ def test_a_section_alone_is_what_the_whole_report_has() -> None:
     for path in (EAGER, SEVERAL_BATCHES):
         whole, report = outline(summarize(Bundle(path))), summary_of(Bundle(path)).report
         for name in reversed(list(dict.fromkeys(map(group_of, whole.sections)))):
-            bounds = Bounds(sections=(name,))
+            bounds = DocumentBounds(sections=(name,))
             alone = outline(report, only=(name,))
             drawn = (draw(bounded(document, bounds)) for document in (alone, whole))
             assert len(set(drawn)) == 1, name
@@ -115,7 +115,7 @@ def test_a_section_that_is_not_there_is_refused_with_those_that_are() -> None:
     report = summary_of(Bundle(EAGER)).report
     whole = ", ".join(dict.fromkeys(map(group_of, outline(report).sections)))
     with pytest.raises(CommandError, match=f"no section ranks; there are {whole}"):
-        render_report(report, Layout(bounds=Bounds(sections=("ranks",))))
+        render_report(report, Layout(bounds=DocumentBounds(sections=("ranks",))))
 
 
 def test_replacing_makes_a_whole_report_that_needs_no_bundle() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.recorded_run import Clocks, Gpu, gpu_of
+from spark_prof.analyzers.recorded_run import Clocks, RecordedGpu, gpu_of
 from tests.rows import each_row
 
 GPU = {"name": "NVIDIA GB10", "compute_capability": "12.1", "clocks_mhz": {"sm_max": 3003}}
@@ -11,7 +11,7 @@ GPU = {"name": "NVIDIA GB10", "compute_capability": "12.1", "clocks_mhz": {"sm_m
 def test_its_clocks_after_the_last_step() -> None:
     after = {"sm_mhz": 2400, "throttled": ["power cap"], "power_w": 40.0}
     found = gpu_of({"gpu": GPU, "device_after_steps": after})
-    assert found == Gpu("NVIDIA GB10", "12.1", "NVIDIA", Clocks(2400, 3003, ("power cap",)))
+    assert found == RecordedGpu("NVIDIA GB10", "12.1", "NVIDIA", Clocks(2400, 3003, ("power cap",)))
 
 
 @each_row(
@@ -27,4 +27,4 @@ def test_what_is_not_known() -> None:
         gpu = GPU | {"clocks_mhz": {"sm_max": highest}}
         after = {"sm_mhz": 2400, "throttled": "power cap"}
         assert gpu_of({"gpu": gpu, "device_after_steps": after}).clocks == Clocks(2400, None, ())
-    assert gpu_of({}) == gpu_of({"gpu": "x"}) == Gpu("unknown", None)
+    assert gpu_of({}) == gpu_of({"gpu": "x"}) == RecordedGpu("unknown", None)

@@ -13,12 +13,12 @@ from spark_prof.analyzers.recorded_work import (
     _call,
     _experts,
     _matrix,
-    _Place,
     _Unknown,
+    _WeightLocation,
     recorded_work,
 )
 from spark_prof.analyzers.roofline.launches import Launch
-from spark_prof.analyzers.roofline.needs import Shape
+from spark_prof.analyzers.roofline.needs import ModelShape
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
@@ -125,7 +125,7 @@ def test_a_matrix(weight: Weights, hidden: int, wanted: Any) -> None:
         assert (shape.rows, shape.columns) == wanted
 
 
-SIZES = Shape(hidden=64, experts=8, chosen=2)
+SIZES = ModelShape(hidden=64, experts=8, chosen=2)
 CONFIG = {"moe_intermediate_size": 32, "hidden_act": "silu", "hidden_size": 64}
 
 
@@ -160,7 +160,7 @@ def test_experts(
 def test_products_that_are_more_than_the_weights_are_nobodys() -> None:
     def calls(*names: str, place: int = 0, products: int = 1) -> list[str]:
         launches = [Launch(name, "mlp", 0, 1) for name in names]
-        return [each.name for each in _call(launches, _Place("mlp", 0, place, products))]
+        return [each.name for each in _call(launches, _WeightLocation("mlp", 0, place, products))]
 
     gemm, adds = "nvjet_sm90_tst_64x8", "void cublasLt::splitKreduce_kernel<32>"
     assert calls(gemm, adds, "silu") == [gemm, adds]

@@ -12,39 +12,39 @@ pytest.importorskip("torch")
 from benchmarks.tuning_transfer import lines, mean_of, transfers
 from spark_prof.kernels.bench.results import (
     OURS,
-    Ceilings,
-    Cell,
-    Machine,
-    Report,
-    Result,
+    BenchCell,
+    BenchMachine,
+    BenchReport,
+    ImplementationResult,
+    MachineCeilings,
     TimeSpread,
 )
-from spark_prof.kernels.tuning import Run, Tuned, Work
+from spark_prof.kernels.tuning import Tuned, TunedShape, TuningRun
 
-WORK = Work("dense", "nvfp4", 4096, 4096, 1)
+WORK = TunedShape("dense", "nvfp4", 4096, 4096, 1)
 
 
 def at(us: float) -> TimeSpread:
     return TimeSpread(us, us, us, 5)
 
 
-def cell(tokens: int, ours: float, before: float | None, other: float | None) -> Cell:
-    results = [Result(OURS, at(ours), 0.0)]
-    results += [Result("Marlin", at(other), 0.0)] if other else []
+def cell(tokens: int, ours: float, before: float | None, other: float | None) -> BenchCell:
+    results = [ImplementationResult(OURS, at(ours), 0.0)]
+    results += [ImplementationResult("Marlin", at(other), 0.0)] if other else []
     work = replace(WORK, tokens=tokens)
-    return Cell("dense", work, "a layer", 1, 1, False, tuple(results), before_us=before)
+    return BenchCell("dense", work, "a layer", 1, 1, False, tuple(results), before_us=before)
 
 
-def report(*cells: Cell) -> Report:
-    machine = Machine("H200", "sm_90a", "", "", 1, "2026-01-01", {})
-    return Report(machine, Ceilings(at(1), at(1), at(1), "", "", ""), list(cells))
+def report(*cells: BenchCell) -> BenchReport:
+    machine = BenchMachine("H200", "sm_90a", "", "", 1, "2026-01-01", {})
+    return BenchReport(machine, MachineCeilings(at(1), at(1), at(1), "", "", ""), list(cells))
 
 
 def tuned(tokens: int, us: float) -> Tuned:
     return Tuned(replace(WORK, tokens=tokens), {"warps": 8}, us, "Marlin", 10.0)
 
 
-RUNS = (Run("sm_90a", "H100", "2026-01-01", "", {}, (tuned(1, 5.0), tuned(2, 12.0))),)
+RUNS = (TuningRun("sm_90a", "H100", "2026-01-01", "", {}, (tuned(1, 5.0), tuned(2, 12.0))),)
 
 
 def test_what_the_dispatcher_chooses_is_held_against_the_best_found_here() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_prof.cli.doctor import model_ceilings, question_of
 from spark_prof.rules.gpus import gpu_called
-from spark_prof.traces.measured import Measured, Measurement
+from spark_prof.traces.measured import MeasuredMachine, Measurement
 from tests.checkpoints import MODELS, write_model
 from tests.cli.conftest import Refuses, Run
 
@@ -74,7 +74,9 @@ def test_a_model_that_tells_no_weights_is_refused(refuses: Refuses, tmp_path: Pa
 
 def test_a_measured_machine_reads_at_its_own_bandwidth() -> None:
     taken = Measurement("read", 200e9, "B/s", 199e9, 201e9, 5, "a sum")
-    measured = Measured("NVIDIA GB10", "2026-11-21T10:00:00Z", (taken,), compute_capability="12.1")
+    measured = MeasuredMachine(
+        "NVIDIA GB10", "2026-11-21T10:00:00Z", (taken,), compute_capability="12.1"
+    )
     question = question_of(batch=1, context=0, drafts=0, accepted=None, ranks=1)
     found = model_ceilings(Path(MODEL), question, gpu_called("h100"), measured)
     here, *others = found.choices[0].gpus

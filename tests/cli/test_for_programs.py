@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.cli.written import Answer, stdout_is_ours
+from spark_prof.cli.written import WriteReceipt, stdout_is_ours
 from tests.cli.conftest import Refuses, Run
 from tests.docs.pages import DOCS
 from tests.rows import each_row
@@ -101,7 +101,7 @@ def test_what_was_written(run: Run, tmp_path: Path) -> None:
 def test_a_recorded_command_leaves_stdout_alone(capfd: pytest.CaptureFixture[str]) -> None:
     import subprocess
 
-    for answer, where in ((Answer.JSON, 1), (Answer.TEXT, 0)):
+    for answer, where in ((WriteReceipt.JSON, 1), (WriteReceipt.TEXT, 0)):
         with stdout_is_ours(answer):
             subprocess.run([sys.executable, "-c", "print('noise')"], check=True)
         said = capfd.readouterr()

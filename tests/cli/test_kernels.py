@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.kernels.registry import KERNELS
-from spark_prof.kernels.tuning import Run as Measured
-from spark_prof.kernels.tuning import Tuned, Work, known_runs, save
+from spark_prof.kernels.tuning import Tuned, TunedShape, known_runs, save
+from spark_prof.kernels.tuning import TuningRun as Measured
 from tests.cli.conftest import Refuses, Run
 
 SLOTS = {"layer", "qkv", "o", "mlp", "moe", "router", "lm_head"}
@@ -61,7 +61,7 @@ def test_the_list_keeps_the_contract(run: Run) -> None:
 
 
 def test_the_list_says_where_a_kernel_was_measured(run: Run, cache: Path) -> None:
-    rows = (Tuned(Work("dense", "nvfp4", 64, 64, 1), {}, 5.0, "other", 6.0),)
+    rows = (Tuned(TunedShape("dense", "nvfp4", 64, 64, 1), {}, 5.0, "other", 6.0),)
     save(Measured("sm_1", "My\x1b[2J GPU", "2026-01-01", "", {}, rows))
     out = run("list")[1]
     assert "My GPU" in out

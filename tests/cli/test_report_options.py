@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.traces.measured import Measured, Measurement, keep_measured
+from spark_prof.traces.measured import MeasuredMachine, Measurement, keep_measured
 from tests.analyzers.planted_steps import Planted, bundle_of
 from tests.analyzers.roofline.recorded import GPU, bundle
 from tests.cli.conftest import Refuses, Run
@@ -17,7 +17,7 @@ from tests.cli.conftest import Refuses, Run
 COMMAND = "report"
 DATA = Path(__file__).parents[1] / "data" / "benchmarks"
 BUNDLE = DATA / "vllm-serve-bundle"
-SLOW = Measured(
+SLOW = MeasuredMachine(
     str(GPU["name"]), "2026-11-21T10:00:00+00:00",
     (Measurement("read", 1.5e12, "B/s", 1.4e12, 1.6e12, 20, "a reader"),),
 )  # fmt: skip

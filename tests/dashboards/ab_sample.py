@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_prof.ab.accuracy_gate import Bounds, Figures, LayerError, Text, Verdict
+from spark_prof.ab.accuracy_gate import GateBounds, GateVerdict, LayerError, LogitFigures, Text
 from spark_prof.ab.result import (
     AARun,
+    AbOutcome,
     Gate,
-    Machine,
     Range,
     RankSwaps,
     Recording,
-    Result,
-    Run,
+    RunConditions,
     Seconds,
+    SideComparison,
     SideCosts,
     SideFacts,
     SwappedModule,
@@ -135,17 +135,17 @@ def _modules(state: str = "live", why: str = "", kernel: str = "spark_prof") -> 
     return (RankSwaps(0, swaps, ("a", "b", "a2"), {"a": 35, "b": 35, "a2": 35}, seconds, {}),)
 
 
-_BOUNDS = Bounds(0.99, 0.01, 0.1, 0.2, "bfloat16 rounding through 4 layers", 0.1)
-_FIGURES = Figures(2048, 0, 0.9985, 4, 1.0, 0.00021, 0.0034, 0.041)
-_FLOOR = Figures(2048, 0, 0.999, 4, 1.0, 0.00018, 0.0029, 0.038)
-_SAME = Figures(2048, 0, 1.0, 4, 1.0, 0.0, 0.0, 0.0)
+_BOUNDS = GateBounds(0.99, 0.01, 0.1, 0.2, "bfloat16 rounding through 4 layers", 0.1)
+_FIGURES = LogitFigures(2048, 0, 0.9985, 4, 1.0, 0.00021, 0.0034, 0.041)
+_FLOOR = LogitFigures(2048, 0, 0.999, 4, 1.0, 0.00018, 0.0029, 0.038)
+_SAME = LogitFigures(2048, 0, 1.0, 4, 1.0, 0.0, 0.0, 0.0)
 _ERRORS = tuple(
     LayerError(f"model.layers.{layer}.mlp.experts", "moe", "kept", 0.002 + layer / 1e4, 2**-6, True)
     for layer in range(_LAYERS)
 )
-_PASSED = Verdict(True, "kept", (), (), _FIGURES, _FLOOR, _BOUNDS, _ERRORS)
+_PASSED = GateVerdict(True, "kept", (), (), _FIGURES, _FLOOR, _BOUNDS, _ERRORS)
 
-FASTER = Result(
+FASTER = AbOutcome(
     model="openai/gpt-oss-20b",
     mode="one engine",
     mode_why="the sides differ in swaps only",
@@ -162,7 +162,7 @@ FASTER = Result(
             costs=SideCosts(41.0, 1.2, 8.4, 35, 400 << 20, 40 << 30),
         ),
     ),
-    machine=Machine(
+    machine=RunConditions(
         "NVIDIA H100 80GB HBM3",
         1,
         "x86_64",
@@ -187,8 +187,8 @@ FASTER = Result(
         ),
     ),
     runs=(
-        Run("decode", 1, 128, gain_of(2700.0, 2023.0, 0.0016)),
-        Run(
+        SideComparison("decode", 1, 128, gain_of(2700.0, 2023.0, 0.0016)),
+        SideComparison(
             "decode",
             8,
             128,
@@ -199,8 +199,8 @@ FASTER = Result(
                 (Dropped(3, "clocks of the sides 1.4 % apart"), Dropped(4, "a step is missing")),
             ),
         ),
-        Run("decode", 16, 128, gain_of(5200.0, 5202.0, 0.002)),
-        Run("prefill", 1, 1024, gain_of(21_000.0, 21_700.0, 0.004)),
+        SideComparison("decode", 16, 128, gain_of(5200.0, 5202.0, 0.002)),
+        SideComparison("prefill", 1, 1024, gain_of(21_000.0, 21_700.0, 0.004)),
     ),
     attributions=(_attribution(),),
     recordings=(Recording("a", 1, "recordings/a-1"), Recording("b", 1, "recordings/b-1")),
@@ -214,20 +214,20 @@ _FAILED = replace(
     _PASSED,
     passed=False,
     reasons=("KL divergence is 0.31 nats on average, at most 0.01 are allowed", "and another"),
-    figures=Figures(2048, 3, 0.61, 4, 0.6105, 0.31, 4.2, 3.9),
+    figures=LogitFigures(2048, 3, 0.61, 4, 0.6105, 0.31, 4.2, 3.9),
     layers=(replace(_ERRORS[0], relative=1.0, passed=False), *_ERRORS[1:]),
 )
-_LOSS = Verdict(
+_LOSS = GateVerdict(
     True,
     "changed",
     (),
     ("the loss is stated, not bounded: 98.1 % agree, KL 0.004 nats on average",),
-    Figures(2048, 0, 0.9814, 40, 0.9895, 0.0041, 0.09, 0.6, Text(0.8541, 0.8723, 0.0041)),
+    LogitFigures(2048, 0, 0.9814, 40, 0.9895, 0.0041, 0.09, 0.6, Text(0.8541, 0.8723, 0.0041)),
     replace(_FLOOR, text=Text(0.8541, 0.8543, 0.0001)),
-    Bounds(0.0, 2.0, None, None, "the loss is stated, not judged", 0.1),
+    GateBounds(0.0, 2.0, None, None, "the loss is stated, not judged", 0.1),
     (),
 )
-_NULL = Run("decode", 1, 16, gain_of(61_000.0, 61_060.0, 0.006))
+_NULL = SideComparison("decode", 1, 16, gain_of(61_000.0, 61_060.0, 0.006))
 _MOVED = replace(
     _attribution(),
     residual_us=60.0,
@@ -241,12 +241,12 @@ _MOVED = replace(
     notes=("the recorded contexts differ by 3 %",),
 )
 
-AB_SAMPLES: dict[str, Result] = {
+AB_SAMPLES: dict[str, AbOutcome] = {
     "ab_faster": FASTER,
     "ab_gate_failed": replace(FASTER, gates=(Gate(1, _FAILED),), attributions=()),
     "ab_no_effect_no_gpu": replace(
         FASTER,
-        machine=Machine(processor="x86_64"),
+        machine=RunConditions(processor="x86_64"),
         gates=(Gate(1, replace(_PASSED, figures=_SAME)),),
         aa=(),
         runs=(_NULL,),
@@ -277,12 +277,12 @@ AB_SAMPLES: dict[str, Result] = {
     "ab_too_few_quads": replace(
         FASTER,
         runs=(
-            Run(
+            SideComparison(
                 "decode", 1, 16,
                 Estimate(2700.0, 2100.0, None, None, None, 3, 90, (), "", "3 quads count"),
             ),
         ),
         finished=False,
     ),
-    "ab_hostile": filled_as(Result, HOSTILE_NAME),
+    "ab_hostile": filled_as(AbOutcome, HOSTILE_NAME),
 }  # fmt: skip

@@ -24,7 +24,7 @@ from spark_prof.analyzers.model import (
     SlowStep,
 )
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
+from spark_prof.analyzers.recorded_run import MarkerRow, RecordedGpu, RecordingSetup
 from spark_prof.analyzers.step_accounting import Books, Spread, Steps
 from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
@@ -88,9 +88,10 @@ def _almost_empty() -> Report:
     """A trace that somebody stopped in its first prefill step, on a GPU that it doesn't name."""
     kernels_us = 420.0
     return Report(
-        run=Run("stopped.json.gz", "Qwen/Qwen3-0.6B", "", "", "", "kineto", "", "", "interrupted",
+        run=RecordingSetup("stopped.json.gz", "Qwen/Qwen3-0.6B", "", "", "", "kineto", "", "",
+                "interrupted",
                 "kernel"),
-        gpu=Gpu("unknown GPU", None),
+        gpu=RecordedGpu("unknown GPU", None),
         steps=Steps(1, 1, 0, 0, 0, 16, 16, None, None, None, None, None),
         books=(Books("all", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None),
                Books("prefill", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None)),
@@ -142,7 +143,7 @@ def _hostile() -> Report:
         roofline=None,  # its kernels' names would be shown in place of these
         run=replace(report.run, source=endless, model=bad, command=endless, vllm=bad, torch=bad,
                     backend=bad, recorded_at=bad, execution=bad, state=bad),
-        gpu=Gpu(bad, bad),
+        gpu=RecordedGpu(bad, bad),
         books=(replace(report.books[0], phase=bad), *report.books),
         components=(replace(report.components[0], name=bad), *report.components[1:]),
         layers=(replace(report.layers[0], component=bad), *report.layers[1:]),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from spark_prof.ab.accuracy_gate import Figures
+from spark_prof.ab.accuracy_gate import LogitFigures
 from spark_prof.ab.result import Gate, Range, TrialError, from_json, read_result
 from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.dashboards.ab_answer import agreement, answer, doubts, headline
@@ -130,7 +130,7 @@ def test_a_side_that_quantizes_is_not_the_kernel_alone() -> None:
 def test_only_what_was_compared_agrees() -> None:
     assert [agreement(share) for share in (1.0, 0.99999, None)] == ["100 %", "99.9 %", "-"]
     assert answer(replace(FASTER, gates=())).endswith("what it says was not compared")
-    nothing = Figures(0, 0, None, 0, None, None, None, None)
+    nothing = LogitFigures(0, 0, None, 0, None, None, None, None)
     gate = Gate(1, replace(FASTER.gates[0].verdict, figures=nothing))
     found = replace(FASTER, gates=(gate,), runs=FASTER.runs[:1])
     assert answer(found).endswith("- of the tokens agree, KL -")

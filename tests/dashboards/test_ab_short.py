@@ -9,7 +9,7 @@ import pytest
 from spark_prof.ab.result import read_result
 from spark_prof.dashboards.ab_answer import answer
 from spark_prof.dashboards.ab_report import render_ab
-from spark_prof.dashboards.section import Bounds, Layout
+from spark_prof.dashboards.section import DocumentBounds, Layout
 
 from .ab_sample import AB_SAMPLES
 
@@ -27,7 +27,9 @@ def test_the_answer_stands_first_on_one_screen(path: Path) -> None:
     whole = render_ab(result, Layout("text", 100))
     assert len(whole.splitlines()) > 70
     for section in ("ab_costs", "ab_setup"):
-        asked = render_ab(result, Layout("text", 100, bounds=Bounds(None, (section,))), whole=False)
+        asked = render_ab(
+            result, Layout("text", 100, bounds=DocumentBounds(None, (section,))), whole=False
+        )
         assert "--all, and report.html" not in asked
 
 

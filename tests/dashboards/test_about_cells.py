@@ -12,9 +12,9 @@ from spark_prof.analyzers.finding import Finding, NamedKernel
 from spark_prof.analyzers.step_time import StepKind
 from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
 from spark_prof.analyzers.views.layer_outliers import (
-    Cause,
+    EqualLayers,
     LayerComparison,
-    LayerGroup,
+    OutlierCause,
     OutlierCell,
 )
 from spark_prof.dashboards import about_cells
@@ -23,24 +23,25 @@ from tests.rows import each_row
 
 from .sample import SAMPLES
 
-GROUP = LayerGroup("experts", tuple(range(24)), (27.4,) * 17 + (31.2,) + (27.4,) * 6, 27.4)
+GROUP = EqualLayers("experts", tuple(range(24)), (27.4,) * 17 + (31.2,) + (27.4,) * 6, 27.4)
 ODD = OutlierCell(17, 31.2, GROUP, 22.0)
 NAMES = ("gemm", "other_gemm")
-SLOWER = Cause(0, "time", 20.0, 16.2, 1.0, 1.0)
+SLOWER = OutlierCause(0, "time", 20.0, 16.2, 1.0, 1.0)
 
 
 @each_row(
     ("cause", "said"),
     [
         (SLOWER, "gemm takes 20.0 us a step, 16.2 us in those like it"),
-        (Cause(0, "calls", 20.0, 16.2, 2.0, 1.0),
+        (OutlierCause(0, "calls", 20.0, 16.2, 2.0, 1.0),
          "gemm is called 2 times a step, 1 in those like it"),
-        (Cause(1, "other", 20.0, 0.0, 1.0, 0.0),
+        (OutlierCause(1, "other", 20.0, 0.0, 1.0, 0.0),
          "other_gemm, which those like it do not run, takes 20.0 us a step"),
-        (Cause(1, "other", 0.0, 3.0, 0.0, 1.0), "those like it run other_gemm, 3.00 us a step"),
+        (OutlierCause(1, "other", 0.0, 3.0, 0.0, 1.0),
+            "those like it run other_gemm, 3.00 us a step"),
     ],
 )  # fmt: skip
-def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
+def test_an_odd_layer_is_told_with_its_cause(cause: OutlierCause, said: str) -> None:
     assert about_cells.outlier_sentence(ODD, cause, NAMES) == (
         f"Layer 17 experts: 31.2 us against 27.4 us in 23 layers like it, +13.9 %: {said}."
     )

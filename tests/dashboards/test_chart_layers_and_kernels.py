@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
-from spark_prof.analyzers.views.layer_outliers import LayerGroup
+from spark_prof.analyzers.views.layer_outliers import EqualLayers
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
 from spark_prof.dashboards.sections import roofline_section
@@ -69,7 +69,7 @@ def test_no_cell_is_drawn_too() -> None:
 
 
 def test_odd_layers_are_marked_among_their_like() -> None:
-    group = LayerGroup("experts", (0, 1, 2, 3), (10.0, 11.0, 10.5, 19.0), 10.75)
+    group = EqualLayers("experts", (0, 1, 2, 3), (10.0, 11.0, 10.5, 19.0), 10.75)
     usual, odd = like_layers(group, [3, 9], {9: 30.0}).data
     assert list(usual.x) == [0, 1, 2]
     assert (list(odd.x), list(odd.y)) == ([3, 9], [19.0, 30.0])
@@ -114,7 +114,7 @@ def test_the_roofline_draws_no_more_than_it_can() -> None:
 
 def test_hostile_names_become_no_tags() -> None:
     hostile = replace(SLOW, name=HOSTILE_NAME, what=HOSTILE_NAME, component=HOSTILE_NAME)
-    group = LayerGroup(HOSTILE_NAME, (0,), (1.0,), 1.0)
+    group = EqualLayers(HOSTILE_NAME, (0,), (1.0,), 1.0)
     for figure in (
         bytes_and_time([hostile], CEILINGS, {}),
         intensity([hostile], CEILINGS, {}, {}),

@@ -10,7 +10,7 @@ from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.comparison import Comparison
 from spark_prof.analyzers.comparing.outcome import outcome_of
 from spark_prof.dashboards.compare_answer import answer, headline
-from spark_prof.dashboards.compare_report import Compared, document, render_comparison
+from spark_prof.dashboards.compare_report import CompareRun, document, render_comparison
 from spark_prof.dashboards.section import LINES, Layout
 from tests.dashboards.compare_cases import COUNT, KINDS, Case, Oracle, Pool, cases
 
@@ -49,7 +49,7 @@ def test_what_stands_below_says_the_same(found: list[tuple[Case, Comparison]]) -
     """One sign for one quantity; no change where nothing is comparable; one screen."""
     wrong = []
     for case, comparison in found:
-        compared = Compared((comparison,))
+        compared = CompareRun((comparison,))
         text = render_comparison(compared, Layout())
         if len(text.splitlines()) > LINES:
             wrong.append(f"{case.kind}: {len(text.splitlines())} lines")

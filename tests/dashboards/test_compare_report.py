@@ -17,14 +17,14 @@ from spark_prof.analyzers.comparing.comparison import (
     ComparedRecording,
     Comparison,
     PhaseComparison,
-    Setting,
+    SetupDifference,
 )
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
 from spark_prof.dashboards import chart_compare
 from spark_prof.dashboards.compare_answer import answer
-from spark_prof.dashboards.compare_report import Compared, document, render_comparison
+from spark_prof.dashboards.compare_report import CompareRun, document, render_comparison
 from spark_prof.dashboards.section import Layout
 from spark_prof.datasets.compared import read_side
 
@@ -47,7 +47,7 @@ def hostile(found: Comparison) -> Comparison:
     """The same with hostile text wherever a recording can put one."""
     kernels = tuple(replace(row, name=HOSTILE, engine_a=HOSTILE) for row in decode(found).kernels)
     sides = ((replace(found.a, source=HOSTILE),), found.sides[1])
-    setup = (Setting("engine", HOSTILE, HOSTILE, HOSTILE),)
+    setup = (SetupDifference("engine", HOSTILE, HOSTILE, HOSTILE),)
     phases = (replace(decode(found), kernels=kernels),)
     return replace(found, sides=sides, phases=phases, setup=setup, notes=(HOSTILE,))
 
@@ -60,8 +60,8 @@ def decode(found: Comparison) -> PhaseComparison:
 
 def test_text_fits_its_page_and_has_whole_caveats(found: Comparison, hostile: Comparison) -> None:
     for each, width in product((found, hostile), (60, 80, 100, 200)):
-        short = render_comparison(Compared((each,)), Layout("text", width))
-        text = render_comparison(Compared((each,)), Layout("text", width), whole=True)
+        short = render_comparison(CompareRun((each,)), Layout("text", width))
+        text = render_comparison(CompareRun((each,)), Layout("text", width), whole=True)
         tables = short.partition("\nMore\n")[0]  # a command that is broken cannot be copied
         assert max(map(len, (*text.splitlines(), *tables.splitlines()))) <= width
         assert "\x1b" not in text + short
@@ -72,10 +72,10 @@ def test_text_fits_its_page_and_has_whole_caveats(found: Comparison, hostile: Co
 
 
 def test_hostile_names_open_nothing(hostile: Comparison) -> None:
-    markdown = render_comparison(Compared((hostile,)), Layout("md"))
+    markdown = render_comparison(CompareRun((hostile,)), Layout("md"))
     assert "<script>" not in markdown
     assert "](http://" not in markdown
-    page = render_comparison(Compared((hostile,)), Layout("html"))
+    page = render_comparison(CompareRun((hostile,)), Layout("html"))
     assert "<script>alert(1)" not in page
     for drawn in chart_compare.compare_figures((hostile,)).values():
         assert "<script" not in drawn.to_json()
@@ -85,7 +85,7 @@ def test_json_is_strict_and_whole(found: Comparison) -> None:
     first, *_ = decode(found).parts
     unknown = Change(1.0, 2.0, 1.0, -math.inf, math.inf)
     phase = replace(decode(found), parts=(replace(first, change=unknown), *decode(found).parts[1:]))
-    text = render_comparison(Compared((replace(found, phases=(phase,)),)), Layout("json"))
+    text = render_comparison(CompareRun((replace(found, phases=(phase,)),)), Layout("json"))
     parsed = json.loads(text, parse_constant=lambda word: pytest.fail(word))
     change = parsed["comparisons"][0]["phases"][0]["parts"][0]["change"]
     assert (change["low"], change["high"], change["share"]) == (None, None, 1.0)
@@ -96,7 +96,7 @@ def test_eager_runs_are_compared_by_their_kernels() -> None:
     said = answer(found)
     assert said.startswith("the kernels of dense-awq are 7.1 % slower than those of dense-nvfp4: ")
     assert "both ran eagerly, and the step itself, 4.83 ms on dense-nvfp4, 4.49 ms on" in said
-    text = render_comparison(Compared((found,)), Layout()).partition("What is compared")[0]
+    text = render_comparison(CompareRun((found,)), Layout()).partition("What is compared")[0]
     assert "faster" not in text
     assert "launch_gaps" not in text
 
@@ -114,13 +114,13 @@ def test_no_speed_is_told_of_different_models() -> None:
     found = compare(side("h100-gpt-oss-20b-mxfp4-graphs"), side("compare-h100/qwen-graph"))
     said = "are not comparable: they are different models (architectures: GptOssForCausalLM and Q"
     assert said in answer(found)
-    text = render_comparison(Compared((found,)), Layout()).partition("What is compared")[0]
+    text = render_comparison(CompareRun((found,)), Layout()).partition("What is compared")[0]
     assert not re.search("faster|slower|%", text)
 
 
 def test_sides_are_called_by_their_names_everywhere(found: Comparison) -> None:
     limits = check(found, [parse("kernels > 3%"), parse("coverage.layer < 90%")])
-    compared = Compared((found,), (limits,))
+    compared = CompareRun((found,), (limits,))
     for section in document(compared).sections:
         titles = [column.title for column in section.columns]
         assert not [title for title in titles if re.search(r"(^|[ ,])[ab]('s)?( is)?$", title)]
@@ -134,7 +134,9 @@ def test_sides_are_called_by_their_names_everywhere(found: Comparison) -> None:
 
 
 def test_kernels_of_one_name_are_told_apart(found: Comparison) -> None:
-    shown = [s for s in document(Compared((found,))).sections if s.id.startswith("compare_kernels")]
+    shown = [
+        s for s in document(CompareRun((found,))).sections if s.id.startswith("compare_kernels")
+    ]
     for section in shown:
         place = [column.title for column in section.columns].index("Component")
         rows = [(row[0], row[place]) for row in section.rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from spark_prof.analyzers.dataset import Dataset, DatasetRecording, Failure, RankFigures
+from spark_prof.analyzers.dataset import Dataset, DatasetRecording, RankFigures, ReadFailure
 from spark_prof.dashboards.dataset_report import document_of, render_dataset
 from spark_prof.dashboards.section import Layout
 
@@ -29,7 +29,9 @@ NONE = replace(
                    components={"other": 1.0}),),
     notes=("note", "another"),
 )  # fmt: skip
-DATASET = Dataset("runs", (FAST, SLOW, NONE), (Failure("broken", "it is damaged; record again"),))
+DATASET = Dataset(
+    "runs", (FAST, SLOW, NONE), (ReadFailure("broken", "it is damaged; record again"),)
+)
 
 
 def test_every_format_names_everything() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import step_weights
-from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.analyzers.summary import ReportWithRows, summary_of
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.render.limits import bounded
-from spark_prof.dashboards.section import Bounds
+from spark_prof.dashboards.section import DocumentBounds
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.dashboards.short_report import short_report
 from spark_prof.datasets.opened import opened
@@ -53,14 +53,16 @@ def fits_one_screen(name: str, report: Report) -> None:
         assert not re.search(r"(\.\.\.|…)$", drawn, re.M), (name, width)
     for words in (shlex.split(found.command) for found in report.findings):
         if "--section" in words:
-            bounded(outline(report), Bounds(sections=(words[words.index("--section") + 1],)))
+            bounded(
+                outline(report), DocumentBounds(sections=(words[words.index("--section") + 1],))
+            )
     shown = [s for s in short_report(report).sections if s.id.startswith("findings-")]
     commands = [section.rows for section in shown if section.rows]
     assert len(shown) <= 3
     assert len(set(commands)) == len(commands), name
 
 
-def adds_up(name: str, found: Summary) -> bool:
+def adds_up(name: str, found: ReportWithRows) -> bool:
     """Whether a row has a role; fails where rows, or cells of the table, are not all there is."""
     assert found.report.roofline
     phase = found.report.roofline.decode

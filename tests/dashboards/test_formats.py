@@ -42,7 +42,7 @@ def test_figures_are_written_and_know_their_value(
 ) -> None:
     found = write(value)
     assert found == written
-    assert isinstance(found, units.Figure)
+    assert isinstance(found, units.WrittenFigure)
     assert math.isnan(found.value) if written == "-" else found.value == value
 
 

@@ -23,7 +23,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.typed_command import Command
+from spark_prof.analyzers.typed_command import TypedCommand
 from spark_prof.cli.main import main
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.render import Layout, draw, render_report
@@ -31,7 +31,7 @@ from spark_prof.dashboards.section import RECORDED_AS, document
 from spark_prof.dashboards.short_report import changes
 from spark_prof.dashboards.tune_report import render_tune
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
-from spark_prof.mcp_server.bounded_answer import Answer, Call, answer_text
+from spark_prof.mcp_server.bounded_answer import ToolAnswer, ToolCall, answer_text
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk
 from spark_prof.tune.tune_result import TuneResult
 from tests.analyzers.fallbacks.issue_runs import LOGS
@@ -115,7 +115,7 @@ def test_no_hostile_recording_is_printed_as_a_command(eager: Report) -> None:
 def test_no_hostile_recording_is_an_agents_command(eager: Report) -> None:
     for words in COMMANDS:
         record = json.loads(render_report(planted(eager, words), Layout("json")))
-        answer = answer_text(Answer({}, Call("findings", {}, ""), record["findings"]))
+        answer = answer_text(ToolAnswer({}, ToolCall("findings", {}, ""), record["findings"]))
         assert answer.isprintable()
         found = in_json(json.loads(answer), ("command", "verify"))
         assert not [line for line in found if MARK in line], words
@@ -159,7 +159,7 @@ def test_no_hostile_result_is_printed_as_a_command() -> None:
 
 def poisoned(found: Any, text: str, kept: frozenset[str]) -> Any:
     """A record with the text behind every text of it but those of these fields."""
-    if isinstance(found, Command):
+    if isinstance(found, TypedCommand):
         return found
     if isinstance(found, str):
         return f"{found}{text}"
@@ -202,7 +202,10 @@ def test_no_other_text_of_a_recording_is_in_a_command() -> None:
             assert not [line for line in typed(drawn, kind) if MARK in line], (kind, text)
             shown += MARK in drawn
         record = json.loads(render_report(found, Layout("json")))["findings"]
-        for said in (record, json.loads(answer_text(Answer({}, Call("findings", {}, ""), record)))):
+        for said in (
+            record,
+            json.loads(answer_text(ToolAnswer({}, ToolCall("findings", {}, ""), record))),
+        ):
             lines = list(in_json(said, ("command", "verify")))
             assert lines, text
             assert not [line for line in lines if MARK in line or not line.isprintable()], text

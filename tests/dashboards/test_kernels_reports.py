@@ -9,48 +9,54 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.analyzers.recorded_work import LeftOut as NotRaced
 from spark_prof.analyzers.recorded_work import RecordedRun
+from spark_prof.analyzers.recorded_work import UnplacedKernels as NotRaced
 from spark_prof.dashboards.kernel_races import render_bench
-from spark_prof.dashboards.replacement_kernels import Checked, render_checks
+from spark_prof.dashboards.replacement_kernels import KernelCheckRun, render_checks
 from spark_prof.dashboards.section import Layout
 from spark_prof.kernels.bench.results import (
     OURS,
-    Ceilings,
-    Cell,
-    LeftOut,
-    Machine,
-    Report,
-    Result,
+    BenchCell,
+    BenchMachine,
+    BenchReport,
+    ImplementationResult,
+    MachineCeilings,
     TimeSpread,
+    UnmeasuredShape,
     run_of,
 )
 from spark_prof.kernels.bench.shapes import Recorded
-from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.kernels.check.verdict import CheckVerdict
 from spark_prof.kernels.registry import find
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 
 
 def at(value: float) -> TimeSpread:
     return TimeSpread(value, 0.99 * value, 1.01 * value, 20)
 
 
-def cell(tokens: int, ours: float | None, other: float | None, **changes: object) -> Cell:
+def cell(tokens: int, ours: float | None, other: float | None, **changes: object) -> BenchCell:
     results = (
-        Result(OURS, None if ours is None else at(ours), 0.001, "" if ours else "does not run"),
-        Result("vLLM Marlin", None if other is None else at(other), None, "" if other else "gone"),
+        ImplementationResult(
+            OURS, None if ours is None else at(ours), 0.001, "" if ours else "does not run"
+        ),
+        ImplementationResult(
+            "vLLM Marlin", None if other is None else at(other), None, "" if other else "gone"
+        ),
     )
-    work = Work("dense", "nvfp4", 4096, 4096, tokens)
+    work = TunedShape("dense", "nvfp4", 4096, 4096, tokens)
     return replace(
-        Cell("dense", work, "Llama o", 9_000_000, 10_000_000, False, results),
+        BenchCell("dense", work, "Llama o", 9_000_000, 10_000_000, False, results),
         **changes,  # type: ignore[arg-type]
     )
 
 
-def report(*cells: Cell) -> Report:
-    machine = Machine("H100", "sm_90a", "580", "13.0", 50 << 20, "2026-11-21T15:00:00", {"a": "1"})
-    ceilings = Ceilings(at(3e12), at(2.8e12), at(0.5), "a sum", "a copy", "a graph")
-    return Report(machine, ceilings, list(cells))
+def report(*cells: BenchCell) -> BenchReport:
+    machine = BenchMachine(
+        "H100", "sm_90a", "580", "13.0", 50 << 20, "2026-11-21T15:00:00", {"a": "1"}
+    )
+    ceilings = MachineCeilings(at(3e12), at(2.8e12), at(0.5), "a sum", "a copy", "a graph")
+    return BenchReport(machine, ceilings, list(cells))
 
 
 REPORT = report(cell(1, 5.0, 10.0), cell(2, 6.0, 9.0), cell(4, None, 9.0), cell(8, 6.0, None))
@@ -116,7 +122,7 @@ def test_nothing_timed_is_a_report_and_what_was_left_out_is_told_in_every_format
     assert "3,000 GB/s" in render_bench(report(), Layout())
     assert json.loads(render_bench(report(), Layout("json")))["cells"] == []
     left = report(cell(1, 5.0, 10.0))
-    left.add(LeftOut("experts of \x1b[2J<b>", "out of\nmemory"))
+    left.add(UnmeasuredShape("experts of \x1b[2J<b>", "out of\nmemory"))
     for kind in ("text", "md", "json"):
         drawn = render_bench(left, Layout(kind))
         assert "experts of" in drawn
@@ -125,17 +131,17 @@ def test_nothing_timed_is_a_report_and_what_was_left_out_is_told_in_every_format
 
 
 VERDICTS = (
-    Verdict("w4a16", "one", "cpu", "passed", 0.25),
-    Verdict("w4a16", "two", "cpu", "failed", 3.0, "wrong \x1b[2J"),
-    Verdict("w4a16", "three", "cpu", "failed", None, "wrong \x1b[2J"),
-    Verdict("w4a16", "four", "cpu", "skipped", None, "needs a GPU"),
-    Verdict("routing", "five", "cpu", "passed"),
+    CheckVerdict("w4a16", "one", "cpu", "passed", 0.25),
+    CheckVerdict("w4a16", "two", "cpu", "failed", 3.0, "wrong \x1b[2J"),
+    CheckVerdict("w4a16", "three", "cpu", "failed", None, "wrong \x1b[2J"),
+    CheckVerdict("w4a16", "four", "cpu", "skipped", None, "needs a GPU"),
+    CheckVerdict("routing", "five", "cpu", "passed"),
 )
 
 
 def test_checks() -> None:
     kernels = (*find("qkv-w4a16"), *find("o-w4a16"), *find("router-topk"))
-    found = Checked(kernels, "the CPU", "cpu", VERDICTS)
+    found = KernelCheckRun(kernels, "the CPU", "cpu", VERDICTS)
     text = render_checks(found, Layout())
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert "2 passed; 2 failed; 1 skipped" in text

@@ -8,7 +8,7 @@ from spark_prof.analyzers.breakdown import LayerRow
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
 from spark_prof.dashboards.doctor_report import measured
 from spark_prof.dashboards.sections import counter_section, layer_section
-from spark_prof.traces.measured import DeviceState, Measured, Measurement
+from spark_prof.traces.measured import DeviceState, MeasuredMachine, Measurement
 
 from .sample import SAMPLES
 
@@ -81,7 +81,7 @@ def test_layers_of_another_kind_are_no_outliers() -> None:
 
 
 def test_measured_ceilings_in_their_units() -> None:
-    found = Measured(
+    found = MeasuredMachine(
         "NVIDIA GB10", "2026-11-21T10:00:00+00:00",
         (
             Measurement("read", 2.31e11, "B/s", 2.2e11, 2.4e11, 20, "a reader"),

@@ -11,7 +11,7 @@ from spark_prof.analyzers.startup.start_account import startup_of
 from spark_prof.analyzers.startup.start_memory import start_memory_of
 from spark_prof.analyzers.startup.start_rows import StageRow, Startup
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
-from spark_prof.dashboards.section import Bounds, Layout
+from spark_prof.dashboards.section import DocumentBounds, Layout
 from spark_prof.dashboards.sections.startup_section import duration, sections, slow_start, stages
 from spark_prof.traces.readers.engine_log import read_engine_log
 from tests.rows import each_row
@@ -54,10 +54,14 @@ def test_one_screen_has_one_line_of_it() -> None:
 
 def test_the_sections_can_be_asked_for() -> None:
     for kind in ("text", "json"):
-        drawn = render_diagnosis(DIAGNOSIS, Layout(kind, bounds=Bounds(sections=("startup",))))
+        drawn = render_diagnosis(
+            DIAGNOSIS, Layout(kind, bounds=DocumentBounds(sections=("startup",)))
+        )
         assert "DeepGEMM" in drawn
         assert "59.58" not in drawn
-        drawn = render_diagnosis(DIAGNOSIS, Layout(kind, bounds=Bounds(sections=("memory",))))
+        drawn = render_diagnosis(
+            DIAGNOSIS, Layout(kind, bounds=DocumentBounds(sections=("memory",)))
+        )
         assert "59.58" in drawn
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.kernel_targets import Reached, judge_bars, read_report
-from spark_prof.kernels.bench.results import Ceilings, Cell, work_text
+from spark_prof.kernels.bench.results import BenchCell, MachineCeilings, work_text
 
 ROOT = Path(__file__).parents[2]
 _RESULTS = ROOT / "benchmarks" / "results"
@@ -22,8 +22,8 @@ BARS = {found.bar.claim: found for found in judge_bars(REPORT.cells, REPORT.ceil
 class _Measured(NamedTuple):
     """A piece of work, and what its run's machine reaches."""
 
-    cell: Cell
-    ceilings: Ceilings
+    cell: BenchCell
+    ceilings: MachineCeilings
 
 
 _LAYERS = {
@@ -58,7 +58,7 @@ def for_the_readme(layer: str, weight: str) -> list[str]:
     return [f"{_ours(cell):.1f} us", f"{peer(cell)[1]:.1f} us", _gain(cell), _share(found)]
 
 
-def peer(cell: Cell) -> tuple[str, float]:
+def peer(cell: BenchCell) -> tuple[str, float]:
     """The fastest of vLLM's kernels and its time; in BF16 vLLM takes cuBLAS."""
     found = cell.best_peer("cuBLAS" if cell.work.format == "bf16" else "vLLM")
     assert found is not None
@@ -92,10 +92,10 @@ def _share(found: _Measured) -> str:
     return f"{100 * found.ceilings.share(found.cell, _ours(found.cell)):.0f} %"
 
 
-def _gain(cell: Cell) -> str:
+def _gain(cell: BenchCell) -> str:
     return f"{peer(cell)[1] / _ours(cell):.2f} x"
 
 
-def _ours(cell: Cell) -> float:
+def _ours(cell: BenchCell) -> float:
     assert cell.ours is not None
     return cell.ours

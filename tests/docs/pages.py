@@ -24,7 +24,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.cli.app import app
 from spark_prof.kernels.registry import KERNELS
 from spark_prof.rules.thresholds import THRESHOLDS
-from spark_prof.traces.tables import STATISTICS, TABLES, Column
+from spark_prof.traces.tables import STATISTICS, TABLES, TableColumn
 from tests.command_line import ran
 from tests.docs.schemas import write_all
 
@@ -233,7 +233,7 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _column(column: Column) -> str:
+def _column(column: TableColumn) -> str:
     """A column's row; the statistics of one latency are one row, with a * in their place."""
     found = re.fullmatch(rf"(\w+_)({'|'.join(STATISTICS)})(_us)", column.name)
     name = f"{found[1]}*{found[3]}" if found else column.name

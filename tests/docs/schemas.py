@@ -20,33 +20,33 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from spark_prof.ab.result import Result
+from spark_prof.ab.result import AbOutcome
 from spark_prof.analyzers.breakdown import Coverage
-from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings
+from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings
 from spark_prof.analyzers.clients.client_rows import ClientRow, ClientToken
-from spark_prof.analyzers.comparing.comparison import PhaseComparison, Setting
+from spark_prof.analyzers.comparing.comparison import PhaseComparison, SetupDifference
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.outcome import Outcome
-from spark_prof.analyzers.dataset import DatasetRecording, Failure
+from spark_prof.analyzers.dataset import DatasetRecording, ReadFailure
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, KnownIssue
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
-from spark_prof.analyzers.fallbacks.verdict import Verdict as EngineVerdict
+from spark_prof.analyzers.fallbacks.verdict import DoctorVerdict as EngineVerdict
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import OneLayer
-from spark_prof.analyzers.recorded_run import Gpu, Run
+from spark_prof.analyzers.recorded_run import RecordedGpu, RecordingSetup
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings as Bounds
 from spark_prof.analyzers.startup.start_rows import StartMemory, Startup
 from spark_prof.analyzers.step_accounting import Spread
 from spark_prof.analyzers.why import Why
-from spark_prof.cli.written import Written
+from spark_prof.cli.written import WriteRecord
 from spark_prof.dashboards.render.json_report import _DERIVED, _KERNELS, _KEYS
 from spark_prof.kernels.bench import results
 from spark_prof.kernels.bench.shapes import Recorded
-from spark_prof.kernels.check.verdict import Verdict
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.check.verdict import CheckVerdict
+from spark_prof.kernels.tuning import TunedShape
 from spark_prof.speculate.speculate_result import SpeculateResult
-from spark_prof.traces.measured import Measured
+from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.tune.tune_result import TuneResult
 from spark_prof.tune.tune_trial import CandidateTable
 
@@ -75,7 +75,7 @@ class Optional(list[Any]):
 
 
 _SIDE = {
-    "source": str, "recordings": list[str], "run": Run, "gpu": Gpu, "steps": int,
+    "source": str, "recordings": list[str], "run": RecordingSetup, "gpu": RecordedGpu, "steps": int,
     "coverage": Coverage, "conversions_share": float, "findings": list[str],
     "finding_keys": list[str],
 }  # fmt: skip
@@ -129,19 +129,20 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "clients": ("report --format json of a load generator's result", {
         "schema": int, "sources": list[str], "clients": [ClientRow], "lost": list[str]}),
     "dataset": ("report FOLDER --format json", {
-        "schema": int, "dataset": str, "recordings": [DatasetRecording], "failures": [Failure]}),
+        "schema": int, "dataset": str, "recordings": [DatasetRecording],
+            "failures": [ReadFailure]}),
     "compare": ("compare --format json", {
         "schema": int, "kind": str, "reference": _SIDE,
         "comparisons": [{
             "side": str, "answer": Optional([str]), "outcome": Outcome, "other": _SIDE,
             "assumed_start_share": float, "phases": [PhaseComparison],
-            "setup": [Setting], "notes": list[str]}],
+            "setup": [SetupDifference], "notes": list[str]}],
         "gate": [{
             "limit": str, "side": str, "outcome": str, "kind": str, "change": Change | None,
             "reason": str}],
     }),
     "ab": ("ab --format json, report RESULT --format json, and result.json", {
-        **_hints(Result),
+        **_hints(AbOutcome),
         "answer": Optional([str]), "outcome": Optional([str]), "exit_code": Optional([int]),
     }),
     "tune": ("tune --format json, report RESULT --format json, and result.json",
@@ -158,7 +159,8 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         "schema": int, "subject": str, "findings": [Finding], "audit": Audit | None,
         "known_issues": [KnownIssue],
         "verdict": Optional([{**_hints(EngineVerdict), "text": str, "also": [EngineVerdict]}]),
-        "machine": Machine | None, "ceilings": Ceilings | None, "measured": Measured | None,
+        "machine": Machine | None, "ceilings": CheckpointCeilings | None,
+            "measured": MeasuredMachine | None,
         "startup": Startup | None, "memory": StartMemory | None}),
     "classify": ("classify --format json", Rows([_CLASSIFIED])),
     "query": ("query --format json", Rows([dict[str, Any]])),
@@ -170,14 +172,15 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         "measured": [{"architecture": str, "machine": str, "date": str}]}])),
     "kernels-check": ("kernels check --format json", {
         "schema": int, "device": str, "where": str, "passed": int, "failed": int, "skipped": int,
-        "cases": [Verdict]}),
+        "cases": [CheckVerdict]}),
     "kernels-work": ("kernels bench --list --format json", {
-        "work": [(Work, {"label": str, "recorded": Recorded | None})], "not_raced": _NOT_RACED}),
-    "kernels-bench": ("kernels bench and kernels tune --format json", (results.Report, {
-        "cells": [(results.Cell, {"floor_us": float, "share_of_read": float, "gain": float})],
+        "work": [(TunedShape, {"label": str, "recorded": Recorded | None})],
+            "not_raced": _NOT_RACED}),
+    "kernels-bench": ("kernels bench and kernels tune --format json", (results.BenchReport, {
+        "cells": [(results.BenchCell, {"floor_us": float, "share_of_read": float, "gain": float})],
         "not_raced": Optional([_NOT_RACED])})),
     "written": ("record, import, merge, salvage, export --json, report --share and kernels replay "
-                "with --format json", Written),
+                "with --format json", WriteRecord),
     "explore": ("explore and demo with --format json", {"schema": int, "address": str}),
 }  # fmt: skip
 """By the file's name: the commands, and what they print, as a type, or as keys with theirs."""

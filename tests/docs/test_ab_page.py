@@ -10,7 +10,7 @@ import pytest
 from spark_prof.ab.accuracy_gate import rounding_deviation
 from spark_prof.ab.apply import lines_of
 from spark_prof.ab.command import engine_command
-from spark_prof.ab.result import Result, from_json
+from spark_prof.ab.result import AbOutcome, from_json
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.cli.options import whole_numbers
 from spark_prof.speculate.acceptance import given_acceptance
@@ -85,7 +85,7 @@ def test_the_bounds_are_the_code_s() -> None:
         assert f"{rounding_deviation(int(layers)):.3f}" == deviation
 
 
-def _result(name: str) -> Result:
+def _result(name: str) -> AbOutcome:
     path = ROOT / "benchmarks" / "results" / "ab" / f"{name}.json"
     return from_json(path.read_bytes(), str(path))
 

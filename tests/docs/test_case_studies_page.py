@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Choice, Question
+from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings, FormatChoice, Question
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.rules.gpus import gpu_called
@@ -20,17 +20,17 @@ READ = 231e9
 
 
 @cache
-def ceilings(name: str, question: Question = Question()) -> Ceilings:  # noqa: B008 - frozen
+def ceilings(name: str, question: Question = Question()) -> CheckpointCeilings:  # noqa: B008 - frozen
     gb10 = gpu_called("gb10")
     assert gb10 is not None
     return ceilings_of(read_checkpoint(MODELS / name), question, [gb10])
 
 
-def choice(name: str, which: str = "as-shipped", question: Question = Question()) -> Choice:  # noqa: B008
+def choice(name: str, which: str = "as-shipped", question: Question = Question()) -> FormatChoice:  # noqa: B008
     return next(c for c in ceilings(name, question).choices if c.id == which)
 
 
-def reading(found: Choice) -> float:
+def reading(found: FormatChoice) -> float:
     """Tokens a second at the measured read bandwidth."""
     assert found.gpus[0].read
     return found.gpus[0].read.tokens_per_s
@@ -44,7 +44,7 @@ def gigabytes(number: float) -> str:
     return f"{number / 1e9:.3f} GB"
 
 
-def rate(found: Choice, *, sheet: bool = False) -> str:
+def rate(found: FormatChoice, *, sheet: bool = False) -> str:
     speed = found.gpus[0].data_sheet.tokens_per_s if sheet else reading(found)
     return f"{speed:.1f} tokens/s"
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.kernels.candidate import Candidate
+from spark_prof.kernels.candidate import KernelCandidate
 from spark_prof.kernels.check.runner import check as check_candidate
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import GROUP, load_builder
@@ -45,7 +45,7 @@ def test_the_example_passes_the_check(tmp_path: Path) -> None:
     path = tmp_path / "example.py"
     path.write_text(example, encoding="utf-8")
     builder = load_builder(f"{path}:build")
-    verdicts = list(check_candidate(Candidate("example", "norm", builder), "cpu"))
+    verdicts = list(check_candidate(KernelCandidate("example", "norm", builder), "cpu"))
     assert {verdict.status for verdict in verdicts} == {"passed"}
 
 

@@ -15,11 +15,11 @@ from jsonschema import Draft202012Validator
 
 from spark_prof.dashboards.kernel_races import render_bench
 from spark_prof.dashboards.render import RENDERERS, Layout
-from spark_prof.dashboards.replacement_kernels import Checked, render_checks
+from spark_prof.dashboards.replacement_kernels import KernelCheckRun, render_checks
 from spark_prof.dashboards.speculate_report import render_speculate
 from spark_prof.dashboards.tune_report import render_candidates, render_tune
 from spark_prof.kernels.bench.shapes import Recorded
-from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.kernels.check.verdict import CheckVerdict
 from spark_prof.tune.candidates import Candidate, CandidateTable
 from tests.checkpoints import MODELS
 from tests.command_line import ran
@@ -206,8 +206,8 @@ def test_reports_of_samples(name: str) -> None:
 
 
 def test_what_needs_a_gpu() -> None:
-    verdict = Verdict("w4a16", "a case", "cpu", "passed", 0.5)
-    checked = Checked((), "the CPU", "cpu", (verdict,))
+    verdict = CheckVerdict("w4a16", "a case", "cpu", "passed", 0.5)
+    checked = KernelCheckRun((), "the CPU", "cpu", (verdict,))
     assert faults("kernels-check", json.loads(render_checks(checked, Layout("json")))) == []
     recorded = Recorded(("a kernel",), 12.5, 96, False)
     benched = report(cell(1, 5.0, 10.0, recorded=recorded), cell(4, None, 9.0))

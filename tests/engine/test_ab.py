@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Result, decided, read_result
+from spark_prof.ab.result import AbOutcome, decided, read_result
 from tests.engine.conftest import (
     ONE_PROCESS,
     ROOT,
@@ -36,7 +36,7 @@ class Done:
     output: str
     errors: str
     folder: Path
-    result: Result
+    result: AbOutcome
 
 
 def compare(

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.messages import Batch, Draft, Drafted
+from spark_prof.ab.messages import Draft, Drafted, PromptBatch
 from spark_prof.speculate.acceptance import counted_acceptance
-from spark_prof.speculate.engines import Engines
-from spark_prof.speculate.measuring import STEPS, Live, length_of, measure, step_times
-from spark_prof.speculate.plan import PLAIN, Options, Variant, with_drafter
+from spark_prof.speculate.engines import DraftEngines
+from spark_prof.speculate.measuring import STEPS, LiveDrafts, length_of, measure, step_times
+from spark_prof.speculate.plan import PLAIN, SpeculateOptions, Variant, with_drafter
 from tests.engine.conftest import ENVIRONMENT
 from tests.small_moe.drafter import counted_followers, library_texts, write_drafter
 from tests.small_moe.model import FOLDER, HELD_OUT
@@ -71,15 +71,17 @@ def test_what_is_accepted_is_what_the_texts_say(
         "--speculative-config", json.dumps(config),
     )  # fmt: skip
     command = EngineCommand(words, (), sys.executable, "model", words)
-    options = Options(tmp_path, (1, 2, 3), (2,), (32,), 10.0, 1.0, at_once=1)
+    options = SpeculateOptions(tmp_path, (1, 2, 3), (2,), (32,), 10.0, 1.0, at_once=1)
     variant = Variant((0, 1, 2, 3), "with")
     texts: dict[int, list[list[int]]] = {}
-    with Engines(command, options, time.monotonic() + 800, print) as engines:
+    with DraftEngines(command, options, time.monotonic() + 800, print) as engines:
         [live] = engines.start([variant], with_drafter(command, config))
         assert live.facts.drafting == "chosen"
         assert live.facts.drafts == MOST
         for drafts in range(MOST + 1):
-            request = Draft(Batch(4, 90, TOKENS), drafts=drafts, prompts=prompts, to_the_end=True)
+            request = Draft(
+                PromptBatch(4, 90, TOKENS), drafts=drafts, prompts=prompts, to_the_end=True
+            )
             drafted = live.engine.ask(request, Drafted, "drafting")
             texts[drafts] = drafted.tokens
             assert [len(text) for text in drafted.tokens] == [TOKENS] * 4
@@ -111,7 +113,7 @@ def _check(
         assert count.steps == steps
 
 
-def _check_blocks(live: Live, variant: Variant) -> None:
+def _check_blocks(live: LiveDrafts, variant: Variant) -> None:
     drafted = measure(live, 2, 32, STEPS, length_of([PLAIN, variant], STEPS))
     assert set(step_times(drafted.steps, 2)) == {0, 1, 2, 3}
     assert all(us > 0 for us in step_times(drafted.steps, 2).values())

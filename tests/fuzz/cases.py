@@ -28,10 +28,10 @@ from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
 from spark_prof.analyzers.classify.listing import list_code
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.comparing.attribute_gain import summarize as attribute
-from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
+from spark_prof.analyzers.comparing.swap_attribution import SwapOnSide, Untraced
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
-from spark_prof.analyzers.summary import Summary, summarize, summary_of
+from spark_prof.analyzers.summary import ReportWithRows, summarize, summary_of
 from spark_prof.errors import CommandError
 from spark_prof.importers.sources import import_files
 from spark_prof.rules.gpus import GPUS
@@ -169,7 +169,7 @@ def _use(fixture: Fixture, source: Path, place: Path, chance: Random) -> None:
 
 def _attribute(bundle: Bundle, source: Path, place: Path) -> None:
     """Where a gain came from, between the bundle and itself."""
-    swap = Swapped("b", "moe", "model.layers.0.mlp.experts", "spark_prof")
+    swap = SwapOnSide("b", "moe", "model.layers.0.mlp.experts", "spark_prof")
     try:
         found = attribute(bundle, bundle, [swap], Untraced(900.0, 800.0))
     except CommandError as error:
@@ -202,7 +202,7 @@ _DIAGNOSED = {CODE: _classify, LOG: _audit, MODEL: _ceilings}
 
 
 @cache
-def _recording() -> tuple[Bundle, Summary]:
+def _recording() -> tuple[Bundle, ReportWithRows]:
     """The recording that results of load generators are compared with."""
     bundle = open_bundle(DATA / "benchmarks" / "vllm-serve-bundle")
     return bundle, summary_of(bundle)

@@ -20,7 +20,7 @@ from tests.golden.plain_json import plain
 if TYPE_CHECKING:
     from spark_prof.traces.benchmarks.load_test import BenchmarkResult
     from spark_prof.traces.bundle import Bundle
-    from spark_prof.traces.measured import Measured
+    from spark_prof.traces.measured import MeasuredMachine
     from spark_prof.traces.readers.engine_log import EngineLog
     from spark_prof.traces.resolve import Source
 
@@ -90,7 +90,7 @@ def _read_once() -> None:
 
     read, sum_up = opened.opened, summary.summary_of
     bundles: dict[str, Bundle] = {}
-    summaries: dict[tuple[int, int | None], summary.Summary] = {}
+    summaries: dict[tuple[int, int | None], summary.ReportWithRows] = {}
 
     @contextmanager
     def read_once(source: str | Source) -> Iterator[Bundle]:
@@ -106,10 +106,10 @@ def _read_once() -> None:
         bundle: Bundle,
         rank: int | None = None,
         log: EngineLog | None = None,
-        measured: Measured | None = None,
+        measured: MeasuredMachine | None = None,
         results: Sequence[BenchmarkResult] = (),
         batch: int | None = None,
-    ) -> summary.Summary:
+    ) -> summary.ReportWithRows:
         if log or measured or results or batch or bundle not in bundles.values():
             return sum_up(bundle, rank, log, measured, results, batch)
         key = id(bundle), bundle.ranks[0] if rank is None and bundle.ranks else rank

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_prof.traces.foreign import Foreign, Process, Trace, Window
+from spark_prof.traces.foreign import Foreign, ForeignProcess, Trace, Window
 from spark_prof.traces.scopes import Scopes
 from spark_prof.traces.tables import empty_frame
 
@@ -58,5 +58,5 @@ def window(kernels, markers=(), calls=(), launches=None, process=0):
 
 def foreign(windows, scopes=None, rank=0, facts=None):
     """A trace of one process."""
-    process = Process(rank, facts or {}, scopes or Scopes())
+    process = ForeignProcess(rank, facts or {}, scopes or Scopes())
     return Foreign("test", [process], iter(windows))

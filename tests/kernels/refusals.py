@@ -9,7 +9,7 @@ from itertools import product
 
 import torch
 
-from spark_prof.kernels.candidate import AttentionLayer, Candidate, RouterLayer
+from spark_prof.kernels.candidate import AttentionLayer, KernelCandidate, RouterLayer
 from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase, NormCase, RoutingCase
 from spark_prof.kernels.check.inputs import Sizes
@@ -34,7 +34,7 @@ _ROW_OPERAND: Mapping[str, Change] = {
 }
 
 
-def all_refusals(candidate: Candidate, device: str) -> Attempts:
+def all_refusals(candidate: KernelCandidate, device: str) -> Attempts:
     """Wrong operands of the package's kernels, by the names of their parameters."""
     if candidate.name == "attention":
         yield from _attention_refusals(candidate, device)
@@ -100,7 +100,7 @@ _LAYERS: Mapping[str, dict[str, object]] = {
 }
 
 
-def _attention_refusals(candidate: Candidate, device: str) -> Attempts:
+def _attention_refusals(candidate: KernelCandidate, device: str) -> Attempts:
     posed = AttentionCase(4, 2, 64, (5, 20)).pose(candidate, device)
     layer = posed.layer
     assert isinstance(layer, AttentionLayer)
@@ -124,7 +124,7 @@ def _attention_refusals(candidate: Candidate, device: str) -> Attempts:
         yield what, partial(_not_built, candidate, replace(layer, **moved))  # type: ignore[arg-type]
 
 
-def _not_built(candidate: Candidate, layer: AttentionLayer) -> str:
+def _not_built(candidate: KernelCandidate, layer: AttentionLayer) -> str:
     try:
         candidate.build(layer)
     except KernelError:

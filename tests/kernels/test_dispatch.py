@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from spark_prof.kernels.dispatch import choose
-from spark_prof.kernels.tuning import ELSEWHERE, ELSEWHERE_BF16, Run, Tuned, Work, known_runs
+from spark_prof.kernels.tuning import (
+    ELSEWHERE,
+    ELSEWHERE_BF16,
+    Tuned,
+    TunedShape,
+    TuningRun,
+    known_runs,
+)
 from tests.rows import each_row
 
 pytest.importorskip("torch")
@@ -27,7 +34,7 @@ from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import save
 
 WEIGHT = pack_linear(quantize_nvfp4(torch.randn(32, 256)))
-WORK = Work("dense", "nvfp4", 32, 256, 1)
+WORK = TunedShape("dense", "nvfp4", 32, 256, 1)
 CONFIG = LinearConfig(4, 2, 3, 1, 2)
 
 
@@ -40,8 +47,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     known_runs.cache_clear()
 
 
-def measured(work: Work, config: dict[str, int], us: float = 5.0) -> None:
-    save(Run("cpu", "this", "2026-01-01", "", {}, (Tuned(work, config, us, "other", 6.0),)))
+def measured(work: TunedShape, config: dict[str, int], us: float = 5.0) -> None:
+    save(TuningRun("cpu", "this", "2026-01-01", "", {}, (Tuned(work, config, us, "other", 6.0),)))
 
 
 DEFAULT = dense.default_config(32, 256, 1)
@@ -85,7 +92,7 @@ def test_experts() -> None:
     experts = pack_experts(gate_up, down, None, None, Activation("silu"))
     assert choose_moe(experts, 2, 1).config is None
     config = moe.default_config(128, 1)
-    measured(Work("moe", "mxfp4", 128, 128, 1, 4, 2), asdict(config))
+    measured(TunedShape("moe", "mxfp4", 128, 128, 1, 4, 2), asdict(config))
     assert choose_moe(experts, 2, 1).config == config
     assert choose_moe(experts, 3, 1).config is None
 
@@ -94,12 +101,12 @@ ARCH = "sm_90a"
 
 
 def row(rows: int, columns: int, tokens: int, us: float, fallback_us: float | None = 10.0) -> Tuned:
-    work = Work("dense", "nvfp4", rows, columns, tokens)
+    work = TunedShape("dense", "nvfp4", rows, columns, tokens)
     return Tuned(work, {"SPLIT": tokens}, us, "marlin", fallback_us)
 
 
-def run(*rows: Tuned, architecture: str = ARCH) -> Run:
-    return Run(architecture, "H100", "2026-11-21T15:00:00+00:00", "", {}, rows)
+def run(*rows: Tuned, architecture: str = ARCH) -> TuningRun:
+    return TuningRun(architecture, "H100", "2026-11-21T15:00:00+00:00", "", {}, rows)
 
 
 RUNS = (
@@ -232,7 +239,7 @@ def test_of_two_equally_near_shapes_the_smaller_counts() -> None:
     assert "1000 x 2880" in choice.why
 
 
-def on(machine: str, *rows: Tuned) -> Run:
+def on(machine: str, *rows: Tuned) -> TuningRun:
     return replace(run(*rows), machine=machine)
 
 
@@ -280,7 +287,7 @@ def test_its_own_gpu_is_asked_first(
 def test_on_another_gpu_it_has_to_have_been_clearly_faster(
     form: str, ratio: float, here: bool, elsewhere: bool
 ) -> None:
-    work = Work("dense", form, 4096, 2880, 1)
+    work = TunedShape("dense", form, 4096, 2880, 1)
     runs = (on("H100", Tuned(work, {"SPLIT": 1}, 10.0, "cuBLAS", 10.0 * ratio)),)
 
     def chosen(gpu: str, insist: bool = False) -> bool:

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import Candidate, NormedExpertsLayer
+from spark_prof.kernels.candidate import KernelCandidate, NormedExpertsLayer
 from spark_prof.kernels.check.inputs import Sizes, make_activations, make_weight
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.check.oracles import routing_oracle
@@ -25,7 +25,7 @@ SIZES = Sizes(66, 4, 192, 32)
 
 def posed(case: NormedExpertsCase, device: str) -> tuple[NormedExpertsLayer, Any, Any]:
     """A case's layer, x and residual."""
-    made = case.pose(Candidate("k", "layer", build, is_custom=False), device)
+    made = case.pose(KernelCandidate("k", "layer", build, is_custom=False), device)
     assert isinstance(made.layer, NormedExpertsLayer)
     return made.layer, *made.arguments
 

@@ -29,13 +29,13 @@ def test_what_an_entry_names_exists(kernel: ReplacementKernel) -> None:
     from pkgutil import resolve_name
 
     from spark_prof.kernels.runtime.code import SOURCES, KernelCode
-    from spark_prof.kernels.tuning import Work
+    from spark_prof.kernels.tuning import TunedShape
 
     assert callable(resolve_name(kernel.operation))
     assert callable(resolve_name(kernel.reference))
     assert callable(kernel.candidate().builder)
     if kernel.tuned_as:
-        work = Work(kernel.tuned_as, kernel.formats[0], 512, 512, 1)
+        work = TunedShape(kernel.tuned_as, kernel.formats[0], 512, 512, 1)
         assert kernel.function("config_for")(work, 132)
     codes = kernel.function("codes")()
     assert codes

@@ -11,9 +11,9 @@ pytest.importorskip("torch")
 
 from spark_prof.kernels.bench.shapes import EXPERTS, FP4, LAYERS, ExpertsShape, dense_work
 from spark_prof.kernels.dense import LinearConfig
-from spark_prof.kernels.dispatch import Choice, choose
+from spark_prof.kernels.dispatch import DispatchChoice, choose
 from spark_prof.kernels.moe import MoeConfig
-from spark_prof.kernels.tuning import SHIPPED, Work, read
+from spark_prof.kernels.tuning import SHIPPED, TunedShape, read
 from tests.rows import each_row
 
 RUNS = read(SHIPPED)
@@ -30,12 +30,12 @@ IN_BF16 = ("gpt-oss-20b", "Qwen3-30B-A3B", "DeepSeek-V2-Lite")
 IN_FP4 = sorted({layer.model for layer in LAYERS})
 
 
-def no_slower(gpu: str, work: Work) -> bool:
+def no_slower(gpu: str, work: TunedShape) -> bool:
     """Whether the kernel was no slower at the next measured numbers of tokens on both sides."""
     its = {
         row.work.tokens: row.wins
         for (machine, _), row in ROWS.items()
-        if machine == gpu and work == Work(**{**vars(row.work), "tokens": work.tokens})
+        if machine == gpu and work == TunedShape(**{**vars(row.work), "tokens": work.tokens})
     }
     return (
         its[max(t for t in its if t <= work.tokens)]
@@ -43,7 +43,7 @@ def no_slower(gpu: str, work: Work) -> bool:
     )
 
 
-def chosen(gpu: str, work: Work) -> Choice:
+def chosen(gpu: str, work: TunedShape) -> DispatchChoice:
     return choose(
         work.kernel, work.format, work.rows, work.columns, work.tokens, ARCH,
         experts=work.experts, top_k=work.top_k, runs=RUNS, gpu=gpu,
@@ -60,7 +60,7 @@ def fits(config: LinearConfig | MoeConfig, columns: int) -> bool:
 def test_a_dense_layer(gpu: str, layer: tuple[str, int, int]) -> None:
     _, rows, columns = layer
     for tokens in COUNTS:
-        work = Work("dense", *layer, tokens)
+        work = TunedShape("dense", *layer, tokens)
         choice = chosen(gpu, work)
         assert (choice.config is not None) == no_slower(gpu, work), choice.why
         assert f"{rows} x {columns}" in choice.why, "another shape's measurement was taken"
@@ -72,10 +72,10 @@ def test_a_dense_layer(gpu: str, layer: tuple[str, int, int]) -> None:
 def test_experts(shape: ExpertsShape) -> None:
     rows, hidden = 2 * shape.intermediate, shape.hidden
     of = ("moe", shape.format, rows, hidden, 1, shape.experts, shape.top_k)
-    gpus = {gpu for gpu, work in ROWS if work == Work(*of)}
+    gpus = {gpu for gpu, work in ROWS if work == TunedShape(*of)}
     assert gpus
     for gpu, tokens in product(gpus, COUNTS):
-        work = replace(Work(*of), tokens=tokens)
+        work = replace(TunedShape(*of), tokens=tokens)
         choice = chosen(gpu, work)
         assert (choice.config is not None) == no_slower(gpu, work), choice.why
         if choice.config is not None:

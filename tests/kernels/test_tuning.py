@@ -12,7 +12,16 @@ import pytest
 
 from spark_prof.kernels import tuning
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, merged, read, save, write_whole
+from spark_prof.kernels.tuning import (
+    Tuned,
+    TunedShape,
+    TuningRun,
+    known_runs,
+    merged,
+    read,
+    save,
+    write_whole,
+)
 from tests.rows import each_row
 
 
@@ -24,9 +33,9 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-WORK = Work("dense", "nvfp4", 4096, 2880, 1)
+WORK = TunedShape("dense", "nvfp4", 4096, 2880, 1)
 ROW = Tuned(WORK, {"warps": 8, "split": 4, "x_ahead": 0}, 6.25, "marlin", 10.5)
-RUN = Run("sm_90a", "NVIDIA H100 80GB HBM3", "2026-11-21T15:00:00+00:00", "580.1", {}, (ROW,))
+RUN = TuningRun("sm_90a", "NVIDIA H100 80GB HBM3", "2026-11-21T15:00:00+00:00", "580.1", {}, (ROW,))
 FIELDS = ("rows", "columns", "tokens", "experts", "top_k")
 
 

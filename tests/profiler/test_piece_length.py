@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.profiler.pauses import Pauses
+from spark_prof.profiler.pauses import PauseLog
 from spark_prof.profiler.piece_length import PieceLength
 from tests.rows import each_row
 
@@ -43,7 +43,7 @@ def test_a_backend_whose_cost_does_not_grow_has_the_pieces_that_were_asked_for()
 
 
 def test_pauses_are_counted_where_a_step_waited() -> None:
-    pauses = Pauses()
+    pauses = PauseLog()
     assert pauses.end() == 0
     for _ in range(2):
         with pauses.measured():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_prof.profiler.batch import Batch
-from spark_prof.profiler.window import State, SteadyWindow, Stretches, Take
+from spark_prof.profiler.window import RecordingState, SteadyWindow, Stretches, Take
 
 STEP = 10_000_000
 SAMPLE, PATIENCE = 16, 512
@@ -46,9 +46,9 @@ def start(steps: int = 5, stretch: tuple[int, int] = (0, 0), sizes: Sequence[int
 
 def test_steps_are_let_pass_until_their_times_are_steady() -> None:
     run = start()
-    assert run.window.state is State.WAITING
+    assert run.window.state is RecordingState.WAITING
     assert run.steps(decode(1), SETTLING) == "-" * SETTLING
-    assert run.window.state is State.WARMING
+    assert run.window.state is RecordingState.WARMING
     assert run.window.passed == SETTLING
     assert run.steps(decode(1), 20) == "WWWWW" + "-" * 15
     assert run.window.recorded == 5
@@ -119,7 +119,7 @@ def test_the_window_closes_when_the_wanted_sizes_are_done() -> None:
     assert not run.window.closed
     assert run.steps(decode(8), SETTLING + 1) == "-" * SETTLING + "W"
     assert run.steps(decode(8), 2) == "W-"
-    assert run.window.state is State.CLOSED
+    assert run.window.state is RecordingState.CLOSED
     assert run.window.recorded == 4
 
 

@@ -7,7 +7,15 @@ from random import Random
 
 from spark_prof.profiler import batch
 from spark_prof.profiler.batch import Batch
-from spark_prof.profiler.window import TURN, WATCHED, Sampling, State, StepWindow, Stretches, Take
+from spark_prof.profiler.window import (
+    TURN,
+    WATCHED,
+    RecordingState,
+    Sampling,
+    StepWindow,
+    Stretches,
+    Take,
+)
 from tests.rows import each_row
 
 PREFILL, DECODE = Batch(1, 1, 5, 0, 0, 0), Batch(2, 0, 0, 1, 1, 5)
@@ -51,14 +59,14 @@ def test_the_steps_that_are_taken(
 
 def test_states() -> None:
     window = StepWindow(1, 1, False)
-    assert window.state is State.WAITING
+    assert window.state is RecordingState.WAITING
     recorded(window, "p")
-    assert window.state is State.WARMING
+    assert window.state is RecordingState.WARMING
     window.steps = 2
     recorded(window, "d")
-    assert window.state is State.RECORDING
+    assert window.state is RecordingState.RECORDING
     recorded(window, "d")
-    assert window.state is State.CLOSED
+    assert window.state is RecordingState.CLOSED
 
 
 @each_row(

@@ -11,7 +11,7 @@ from spark_prof.rules.components import (
     MODULE_RULES,
     PARTS,
     SHORTER_ROLES,
-    Rule,
+    ComponentRule,
     component_of,
     component_of_class,
     is_layer_class,
@@ -29,7 +29,7 @@ PATHS = Path(__file__).parents[1] / "data" / "module-paths.csv"
 EXAMPLES = [(rule, *example) for rule in MODULE_RULES for example in rule.examples]
 
 
-def _first(path: str, type_name: str) -> Rule | None:
+def _first(path: str, type_name: str) -> ComponentRule | None:
     for rule in MODULE_RULES:
         if re.search(rule.pattern, path) and re.search(rule.beside, type_name):
             return rule
@@ -37,7 +37,9 @@ def _first(path: str, type_name: str) -> Rule | None:
 
 
 @each_row(("rule", "path", "type_name"), EXAMPLES)
-def test_an_example_matches_its_own_row_first(rule: Rule, path: str, type_name: str) -> None:
+def test_an_example_matches_its_own_row_first(
+    rule: ComponentRule, path: str, type_name: str
+) -> None:
     assert _first(path, type_name) is rule
     assert component_of(path, type_name) == rule.component in (*COMPONENTS, "")
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm, split_name
-from spark_prof.rules.kernel_names import NAME_LIMIT, RULES, Rule
+from spark_prof.rules.kernel_names import NAME_LIMIT, RULES, KernelRule
 from spark_prof.vocabulary import (
     COMPONENTS,
     CONVERSIONS,
@@ -81,7 +81,7 @@ B200 = "b200_vllm_eager_tp8_rank0.json.gz"
 
 
 @each_row("rule", RULES)
-def test_a_row_knows_its_example_in_the_words_of_the_vocabulary(rule: Rule) -> None:
+def test_a_row_knows_its_example_in_the_words_of_the_vocabulary(rule: KernelRule) -> None:
     assert find_rule(rule.example) is rule
     assert [other.family for other in RULES].count(rule.family) == 1
     label = classify(rule.example)

@@ -1,6 +1,6 @@
 """Names of tensors of published checkpoints say what they are for."""
 
-from spark_prof.rules.tensor_names import RULES, Place, place_of, split_name
+from spark_prof.rules.tensor_names import RULES, WeightUse, place_of, split_name
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 
@@ -85,7 +85,7 @@ ENCODERS = (
 )
 
 
-def place(name: str, layers: int = 61) -> Place:
+def place(name: str, layers: int = 61) -> WeightUse:
     return place_of(split_name(name)[0], layers)
 
 
@@ -99,7 +99,7 @@ def test_every_rule_has_examples_that_it_finds_first(rule) -> None:
 
 @each_row(("name", "component"), NAMES.items())
 def test_what_a_tensor_is_for(name: str, component: str) -> None:
-    assert place(name) == Place(component)
+    assert place(name) == WeightUse(component)
 
 
 def test_what_drafts_tokens_and_what_sees_or_hears() -> None:

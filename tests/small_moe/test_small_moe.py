@@ -15,7 +15,7 @@ pytest.importorskip("safetensors")
 import torch
 from torch.nn import functional
 
-from spark_prof.ab.accuracy_gate import Depth, Position, Verdict, judge
+from spark_prof.ab.accuracy_gate import Depth, GateVerdict, Position, judge
 from spark_prof.kernels.candidate import Activation, RouterLayer
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.moe import PackedExperts, moe, pack_experts
@@ -157,7 +157,7 @@ def floor() -> tuple[Position, ...]:
     return tuple(positions(right(), model.to(torch.float32).logits(FEW[:, :-1])))
 
 
-def verdict(logits: torch.Tensor) -> Verdict:
+def verdict(logits: torch.Tensor) -> GateVerdict:
     """The gate's of logits that shall be the same as NVFP4's."""
     return judge(
         positions(right(), logits), "kept", floor(), depth=Depth(LAYERS, routed=True), text=True

@@ -12,7 +12,7 @@ from spark_prof.speculate.speculate_result import (
     Proof,
     SpeculateResult,
 )
-from spark_prof.speculate.step_cost import Estimate
+from spark_prof.speculate.step_cost import StepCost
 
 ACCEPTANCE = given_acceptance("0.8,0.6,0.4")
 ROUNDS = {
@@ -51,7 +51,7 @@ DRAFTED = SpeculateResult(
         "num_speculative_tokens_per_batch_size": [[1, 15, 2], [16, 16, 0]],
     },
     serve=("vllm", "serve", "m", "--speculative-config", '{"num_speculative_tokens": 2}'),
-    proofs=(Proof(1, 2, 10_000.0, 4_800.0, Estimate(2.083, 2.05, 2.11), 2.4, 15, 16, 1500, 1536),),
+    proofs=(Proof(1, 2, 10_000.0, 4_800.0, StepCost(2.083, 2.05, 2.11), 2.4, 15, 16, 1500, 1536),),
     missing=("batch 64 after 128 tokens: the engine runs 32 requests at most",),
     finished=True,
 )

@@ -23,7 +23,7 @@ from spark_prof.speculate.plan import (
     with_drafter,
 )
 from spark_prof.speculate.speculate_result import Measured, served_drafts
-from spark_prof.speculate.step_cost import Estimate
+from spark_prof.speculate.step_cost import StepCost
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
 
@@ -125,7 +125,7 @@ def test_graphs_are_padded_as_vllm_pads_them() -> None:
 
 
 def best(requests: int, drafts: int, token_us: dict[int, float]) -> Best:
-    rows = tuple(DraftCount(k, Estimate(us), None, 1.0, us) for k, us in sorted(token_us.items()))
+    rows = tuple(DraftCount(k, StepCost(us), None, 1.0, us) for k, us in sorted(token_us.items()))
     return Best(requests, 128, rows, drafts)
 
 

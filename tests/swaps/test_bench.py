@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from spark_prof.kernels.bench.request import Request
-from spark_prof.kernels.bench.results import OURS, Ceilings, Result, cell_line, spread
+from spark_prof.kernels.bench.request import BenchRequest
+from spark_prof.kernels.bench.results import (
+    OURS,
+    ImplementationResult,
+    MachineCeilings,
+    cell_line,
+    spread,
+)
 from spark_prof.kernels.bench.run import race_dense, race_experts
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
-from spark_prof.kernels.candidate import Candidate
+from spark_prof.kernels.candidate import KernelCandidate
 from spark_prof.swaps import layers
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import load_builder
@@ -29,12 +35,12 @@ EXPERTS = ExpertsShape("tiny", "mxfp4", 4, 2, 64, 64, "swiglu", True)
 Build = Callable[[layers.Layer], Replacement | None]
 
 
-def asked(own: Candidate, tokens: int) -> Request:
-    return Request(tokens=(tokens,), seconds_each=0, custom=own)
+def asked(own: KernelCandidate, tokens: int) -> BenchRequest:
+    return BenchRequest(tokens=(tokens,), seconds_each=0, custom=own)
 
 
-def of(result: Build, form: WeightFormat = "nvfp4", tokens: int = 2) -> Result:
-    own = Candidate("mine", "o", result)
+def of(result: Build, form: WeightFormat = "nvfp4", tokens: int = 2) -> ImplementationResult:
+    own = KernelCandidate("mine", "o", result)
     (cell,) = race_dense(SHAPE, form, asked(own, tokens), CPU)
     assert cell.subject == "mine"
     assert [each.contestant for each in cell.results][:2] == [OURS, "mine"]
@@ -52,7 +58,7 @@ def test_a_right_matrix_is_timed(form: WeightFormat) -> None:
 @pytest.mark.slow
 def test_right_experts_are_timed() -> None:
     template = load_builder(f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build")
-    own = Candidate("mine", "moe", template)
+    own = KernelCandidate("mine", "moe", template)
     (cell,) = race_experts(EXPERTS, asked(own, 3), CPU)
     (result,) = [each for each in cell.results if each.contestant == "mine"]
     assert result.failed == ""
@@ -79,7 +85,7 @@ def changed(**fields: object) -> Build:
     ],
 )
 def test_one_that_abstains_says_why(build: Build, why: str) -> None:
-    own = Candidate("mine", "o", build)
+    own = KernelCandidate("mine", "o", build)
     (cell,) = race_dense(SHAPE, "nvfp4", replace(asked(own, 2), contestants=("nobody",)), CPU)
     (result,) = cell.results
     assert result.us is None
@@ -88,15 +94,20 @@ def test_one_that_abstains_says_why(build: Build, why: str) -> None:
 
 
 def test_a_line_holds_the_others_against_it() -> None:
-    own = Candidate("mine", "o", RIGHT)
+    own = KernelCandidate("mine", "o", RIGHT)
     (cell,) = race_dense(SHAPE, "nvfp4", asked(own, 1), CPU)
     times = {"mine": 2.0, OURS: 1.0}
     cell = replace(
-        cell, results=tuple(Result(name, spread([us, us]), 0.0) for name, us in times.items())
+        cell,
+        results=tuple(
+            ImplementationResult(name, spread([us, us]), 0.0) for name, us in times.items()
+        ),
     )
     assert cell.ours == 2.0
     assert cell.best_peer() == (OURS, 1.0)
-    ceilings = Ceilings(spread([1e12] * 2), spread([1e12] * 2), spread([1.0] * 2), "r", "c", "l")
+    ceilings = MachineCeilings(
+        spread([1e12] * 2), spread([1e12] * 2), spread([1.0] * 2), "r", "c", "l"
+    )
     line = cell_line(cell, ceilings)
     assert "2.00 us" in line
     assert f"{OURS} 1.00 us = 0.50 x" in line

@@ -11,7 +11,7 @@ from spark_prof.kernels import dispatch
 from spark_prof.kernels.candidate import Activation, Format
 from spark_prof.kernels.check.inputs import make_weight
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.tuning import Run, Tuned, Work
+from spark_prof.kernels.tuning import Tuned, TunedShape, TuningRun
 from spark_prof.swaps.builders import BUILDERS
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
 from tests.emulator.compiler import compiler
@@ -45,10 +45,10 @@ def plain_mixture(**fields: object) -> ExpertsLayer:
 def measured(monkeypatch: pytest.MonkeyPatch, **times: tuple[float, float]) -> None:
     """Numbers of tokens as `t1`, with our time and that of the others, measured on this CPU."""
     rows = tuple(
-        Tuned(Work("dense", "nvfp4", *SHAPE, int(name[1:])), {}, us, "other", other)
+        Tuned(TunedShape("dense", "nvfp4", *SHAPE, int(name[1:])), {}, us, "other", other)
         for name, (us, other) in times.items()
     )
-    run = Run("cpu", "this CPU", "2026-01-01", "", {}, rows)
+    run = TuningRun("cpu", "this CPU", "2026-01-01", "", {}, rows)
     monkeypatch.setattr(dispatch, "known_runs", lambda: (run,))
 
 

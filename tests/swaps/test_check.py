@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.kernels.candidate import Candidate, WrongResult
+from spark_prof.kernels.candidate import KernelCandidate, WrongResult
 from spark_prof.kernels.check.oracles import Expected
 from spark_prof.kernels.check.runner import check, run_replacement
-from spark_prof.kernels.check.verdict import Verdict, judge_changed
+from spark_prof.kernels.check.verdict import CheckVerdict, judge_changed
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import Layer, NormLayer, Replacement
 from spark_prof.swaps.own import load_builder
@@ -37,9 +37,9 @@ FAULTS = {
 """What is said of each kernel."""
 
 
-def verdicts(kernel: str, slot: str) -> list[Verdict]:
+def verdicts(kernel: str, slot: str) -> list[CheckVerdict]:
     builder = load_builder(f"{KERNELS}:{kernel}")
-    return list(check(Candidate(kernel, slot, builder), "cpu"))
+    return list(check(KernelCandidate(kernel, slot, builder), "cpu"))
 
 
 @pytest.mark.slow
@@ -67,7 +67,9 @@ def test_a_swapped_expert_is_found() -> None:
     assert len(failed) < 33
 
 
-def some(slot: str, builder: Callable[[Layer], Replacement | None], words: str) -> list[Verdict]:
+def some(
+    slot: str, builder: Callable[[Layer], Replacement | None], words: str
+) -> list[CheckVerdict]:
     """The verdicts of those cases alone whose label has all of these words."""
     return plain.some(slot, builder, lambda case: all(w in case for w in words.split("|")))
 
@@ -96,7 +98,7 @@ def changed(change: Callable[[torch.Tensor], torch.Tensor], **fields: Any) -> An
 
 
 def test_a_kernel_that_quantizes_is_held_against_its_own_error() -> None:
-    def off(by: float, line: str = "loses a lot") -> Verdict:
+    def off(by: float, line: str = "loses a lot") -> CheckVerdict:
         builder = changed(lambda y: (y * (1 + by)).to(y.dtype), bits="changed", line=line)
         (verdict,) = some("o", builder, "bf16|2 tokens|48 x 448")[:1]
         return verdict
@@ -193,7 +195,7 @@ def test_a_kernel_error_of_the_builder_is_an_abstention() -> None:
     def build(layer: Layer) -> Replacement | None:
         raise KernelError("not for me")
 
-    assert {v.detail for v in check(Candidate("k", "router", build), "cpu")} == {"not for me"}
+    assert {v.detail for v in check(KernelCandidate("k", "router", build), "cpu")} == {"not for me"}
 
 
 def faulty(fault: Callable[..., Any]) -> Any:

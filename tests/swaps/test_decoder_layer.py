@@ -18,10 +18,10 @@ from spark_prof.kernels.candidate import AttentionLayer
 from spark_prof.kernels.check.attention_oracle import attention_oracle, coded
 from spark_prof.kernels.check.inputs import copies
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps.build import Swapped, SwapPoint
+from spark_prof.swaps.build import BuiltReplacement, SwapPoint
 from spark_prof.swaps.builders import build_kept
 from spark_prof.swaps.decoder_layer import PARTS, part_body, parts_of, read_part, swap_layer
-from spark_prof.swaps.guard import Guarded, LayerError
+from spark_prof.swaps.guard import GuardedReplacement, ReplacementError
 from spark_prof.swaps.install import Installed, rows_of, summarize
 from spark_prof.swaps.layer_trial import try_attention
 from spark_prof.swaps.layers import Replacement
@@ -170,7 +170,7 @@ def test_a_replacement_runs_for_the_tokens_that_it_takes() -> None:
         seen.append((len(x), bias))
         return x.new_zeros((len(x), 128)), x + residual
 
-    choices = {"b": Guarded("qkv", "own", Replacement(run, 2, "kept"))}
+    choices = {"b": GuardedReplacement("qkv", "own", Replacement(run, 2, "kept"))}
     body = part_body(layer, "normed matrix", choices)
     for count in (1, 2, 3):
         y, total = body.call(rows(count, 1), rows(count, 2))
@@ -337,7 +337,7 @@ def test_attention_is_tried_on_a_cache_that_is_made_up(
             cache[slots[real] // 16, slots[real] % 16] = codes
         return (found.value * (1.05 if fault == "result" else 1)).to(torch.bfloat16)
 
-    guarded = Guarded("attn", "own", Replacement(run, 16, "kept"))
+    guarded = GuardedReplacement("attn", "own", Replacement(run, 16, "kept"))
     try_attention(guarded, SwapPoint("layer", "attn", layer, "attention"), 60.0)
     assert guarded.live is not bool(fault)
     assert bool(fault) is ("on trial with" in guarded.why)
@@ -347,7 +347,7 @@ def test_attention_is_tried_on_a_cache_that_is_made_up(
 def test_the_kernel_reads_and_writes_an_fp8_cache_as_the_trial_wants_it() -> None:
     layer = cached_in_fp8(_k_scale=torch.tensor(0.05), _v_scale=torch.tensor(0.2))
     read = read_part("attn", layer, "attention")
-    guarded = Guarded("attn", "own", build_kept(read, insist=True))
+    guarded = GuardedReplacement("attn", "own", build_kept(read, insist=True))
     try_attention(guarded, SwapPoint("layer", "attn", layer, "attention"), 60.0)
     assert guarded.live, guarded.why
     assert sum(guarded.calls.values()) == 4
@@ -361,10 +361,14 @@ def test_each_part_says_which_it_is_and_how_far_off_it_was(
     layer, swap = TransformerBlock(), Swap("layer", "spark_prof")
     state = Installed(SwapSettings({"b": (swap,)}))
     for number, (part, path) in enumerate(parts_of("model.layers.0", layer)):
-        guarded = Guarded(path, "own", Replacement(lambda: None, 16, "kept", line="mxfp4"))
-        guarded.error = LayerError(0.001 * number, 0, "2 rows", beyond=False) if number else None
+        guarded = GuardedReplacement(
+            path, "own", Replacement(lambda: None, 16, "kept", line="mxfp4")
+        )
+        guarded.error = (
+            ReplacementError(0.001 * number, 0, "2 rows", beyond=False) if number else None
+        )
         point = SwapPoint("layer", path, layer, part)
-        state.places.append(Swapped(point, {"b": swap}, {"b": guarded}))
+        state.places.append(BuiltReplacement(point, {"b": swap}, {"b": guarded}))
     rows_ = rows_of(state)
     assert [row["line"] for row in rows_] == [f"{part}: mxfp4" for part in PARTS]
     assert rows_[2]["layer_error"]["relative_l2"] == 0.002

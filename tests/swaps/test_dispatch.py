@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.guard import GuardedReplacement
 from spark_prof.swaps.layer_dispatch import (
     register_ops,
     swap_choice,
@@ -22,8 +22,8 @@ from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 pytestmark = pytest.mark.usefixtures("sides")
 
 
-def _guarded(run: Any, tokens: int = 0) -> Guarded:
-    return Guarded("layer (slot=kernel)", "slot=kernel", replacing(run, tokens))
+def _guarded(run: Any, tokens: int = 0) -> GuardedReplacement:
+    return GuardedReplacement("layer (slot=kernel)", "slot=kernel", replacing(run, tokens))
 
 
 def _fails(*_: Any) -> Any:
@@ -34,7 +34,7 @@ def _fails(*_: Any) -> Any:
 class TestLinear:
     """A matrix, called by Python and through the operator that torch.compile sees."""
 
-    def _layer(self, guarded: Guarded, compiled: bool) -> tuple[Linear, Any]:
+    def _layer(self, guarded: GuardedReplacement, compiled: bool) -> tuple[Linear, Any]:
         register_ops()
         layer = Linear(24, 16)
         swap_linear(SwapPoint("qkv", "qkv_proj", layer, "matrix"), {"b": guarded}, compiled)

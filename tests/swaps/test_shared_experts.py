@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spark_prof.swaps.build import find_points
-from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.guard import GuardedReplacement
 from spark_prof.swaps.layer_dispatch import swap_experts, swap_linear
 from spark_prof.swaps.swap_settings import SIDES
 from tests.rows import each_row
@@ -58,9 +58,9 @@ def test_both_matrices_run_once_each(inside: bool) -> None:
     for name, rows in (("gate_up_proj", 2 * INNER), ("down_proj", HIDDEN)):
         value = 1.0 if name == "gate_up_proj" else 5.0
         run = lambda x, _, rows=rows, value=value: x.new_full((len(x), rows), value)  # noqa: E731
-        swapped[name] = Guarded(name, name, replacing(run))
+        swapped[name] = GuardedReplacement(name, name, replacing(run))
         swap_linear(points[name], {"b": swapped[name]}, compiled=False)
-    experts = Guarded("experts", "moe", replacing(lambda x, _: torch.full_like(x, 7.0)))
+    experts = GuardedReplacement("experts", "moe", replacing(lambda x, _: torch.full_like(x, 7.0)))
     swap_experts(points["experts"], {"b": experts})
     SIDES.switch("b")
 

@@ -15,8 +15,8 @@ import torch
 
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.activation_rounding import EXPERTS, KERNELS
-from spark_prof.swaps.build import Kind, Swapped, SwapPoint
-from spark_prof.swaps.guard import HUNG, Guarded
+from spark_prof.swaps.build import BuiltReplacement, Kind, SwapPoint
+from spark_prof.swaps.guard import HUNG, GuardedReplacement
 from spark_prof.swaps.install import Installed, _refuse_wrong
 from spark_prof.swaps.swap_settings import SIDES, Rounded, SwapSettings, layer_bound
 from spark_prof.swaps.trial import try_all, try_dispatch
@@ -103,14 +103,16 @@ PLACES: dict[str, Callable[[], Place]] = {
 
 def _on_trial(
     places: list[Place], runs: list[Run], engine: Any, tokens: int = 0, *, serve: bool = True
-) -> list[Guarded]:
+) -> list[GuardedReplacement]:
     """The replacements after their trial, in an engine that serves or one that is measured."""
     swapped = []
     for number, (place, run) in enumerate(zip(places, runs, strict=True)):
         name = f"layers.{number}.{place.slot}"
-        guarded = Guarded(name, f"{place.slot}=mine", replacing(run, tokens))
+        guarded = GuardedReplacement(name, f"{place.slot}=mine", replacing(run, tokens))
         swapped.append(
-            Swapped(SwapPoint(place.slot, name, place.module, place.kind), {}, {"b": guarded})
+            BuiltReplacement(
+                SwapPoint(place.slot, name, place.module, place.kind), {}, {"b": guarded}
+            )
         )
     try_all(swapped, engine, 60.0)
     if serve:
@@ -325,7 +327,7 @@ def test_without_vllms_kernel_the_numbers_of_rows_are_held_to_each_other(engine:
         assert guarded.error is None
 
 
-def _put_in(place: Place, guarded: Guarded) -> Swapped:
+def _put_in(place: Place, guarded: GuardedReplacement) -> BuiltReplacement:
     point = SwapPoint(place.slot, place.slot, place.module, place.kind)
     if place.kind == "experts":
         layer_dispatch.swap_experts(point, {"b": guarded})
@@ -335,7 +337,7 @@ def _put_in(place: Place, guarded: Guarded) -> Swapped:
         layer_dispatch.swap_norm(point, {"b": guarded}, compiled=False)
     else:
         layer_dispatch.swap_linear(point, {"b": guarded}, compiled=False)
-    return Swapped(point, {}, {"b": guarded})
+    return BuiltReplacement(point, {}, {"b": guarded})
 
 
 @pytest.mark.parametrize("slot", PLACES)
@@ -350,7 +352,7 @@ def test_what_a_kernel_says_that_it_takes_is_what_it_gets(
         got.append(len(x))
         return place.right(x, *others)
 
-    guarded = Guarded(slot, f"{slot}=mine", replacing(run, tokens))
+    guarded = GuardedReplacement(slot, f"{slot}=mine", replacing(run, tokens))
     try_dispatch([_put_in(place, guarded)], engine, 60.0)
     assert guarded.why == ""
     assert guarded.calls == {}
@@ -365,7 +367,7 @@ def test_what_is_dispatched_otherwise_is_turned_off(
 ) -> None:
     """A dispatcher that asks nobody how many rows a kernel takes, and one that never runs it."""
     place = PLACES[slot]()
-    guarded = Guarded(slot, f"{slot}=mine", replacing(place.right, 4))
+    guarded = GuardedReplacement(slot, f"{slot}=mine", replacing(place.right, 4))
     monkeypatch.setattr(layer_dispatch, "_chosen", lambda *_: guarded if ran else None)
     try_dispatch([_put_in(place, guarded)], engine, 60.0)
     assert not guarded.live

@@ -11,7 +11,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.measured import (
     DeviceState,
-    Measured,
+    MeasuredMachine,
     Measurement,
     find_measured,
     keep_measured,
@@ -21,7 +21,7 @@ from spark_prof.traces.measured import (
 )
 from tests.rows import each_row
 
-H100 = Measured(
+H100 = MeasuredMachine(
     device="NVIDIA H100 80GB HBM3",
     taken="2026-11-21T10:00:00+00:00",
     measurements=(

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.ab.result import Result, SideFacts
+from spark_prof.ab.result import AbOutcome, SideFacts
 from spark_prof.ab.setting import Keeper
 from spark_prof.profiler.launcher import prepare_bundle
 from spark_prof.profiler.process import Process
@@ -103,7 +103,7 @@ def test_results_of_ab_and_of_load_generators_and_logs(tmp_path: Path) -> None:
     side = SideFacts(
         "b", f"HF_TOKEN={HUB}", arguments=("--api-key", SECRET), environment={"X_KEY": SECRET}
     )
-    result = Result(
+    result = AbOutcome(
         model="m",
         mode="one engine",
         mode_why=LINE,

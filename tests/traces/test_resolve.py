@@ -155,11 +155,11 @@ def test_what_holds_several_or_a_bundle_further_down_is_a_folder(
 
 
 def test_the_mark_of_a_result_is_its_kind(tmp_path: Path) -> None:
-    from spark_prof.ab.result import Result
+    from spark_prof.ab.result import AbOutcome
     from spark_prof.tune.tune_result import to_json
     from tests.tune.sample import TUNED
 
-    [kind] = [each.default for each in fields(Result) if each.name == "kind"]
+    [kind] = [each.default for each in fields(AbOutcome) if each.name == "kind"]
     assert resolve._RESULT_MARK.fullmatch(f'"kind": "{kind}"'.encode())
     path = tmp_path / "result.json"
     path.write_bytes(to_json(TUNED))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spark_prof.ab.statistics import Interval
 from spark_prof.tune.tune_result import Tried, TuneResult
-from spark_prof.tune.tune_trial import Answers, LeftOut, Timed
+from spark_prof.tune.tune_trial import Answers, Timed, UntriedCandidate
 
 TIMES = (
     Timed(1, 2000.0, 3220.0, Interval(1.61, 1.6, 1.62), 40),
@@ -35,7 +35,7 @@ TUNED = TuneResult(
         Tried("--y 1", "scheduler", "", "not told", "one start", "", None, 1.02),
         Tried("o=fp8", "kernels", "", "changes answers", "KL is 3 nats"),
     ),
-    left_out=(LeftOut("--kv-cache-dtype=fp8", "KV cache", "needs --allow-kv-dtype"),),
+    left_out=(UntriedCandidate("--kv-cache-dtype=fp8", "KV cache", "needs --allow-kv-dtype"),),
     missing=("clocks are not known",),
     finished=True,
 )  # fmt: skip

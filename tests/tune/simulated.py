@@ -23,7 +23,7 @@ from spark_prof.tune.tune_trial import (
     Stage,
     Timed,
     TimeUpError,
-    Trial,
+    TuneTrial,
     side_of,
 )
 
@@ -60,7 +60,7 @@ class Simulated:
     sides: frozenset[Combination] = frozenset()
     stage: Stage = "search"
     asked: list[tuple[Stage, Combination, Combination | None]] = field(default_factory=list)
-    known: dict[object, Trial] = field(default_factory=dict)  # of an earlier run
+    known: dict[object, TuneTrial] = field(default_factory=dict)  # of an earlier run
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -112,7 +112,7 @@ class Simulated:
         also: Sequence[Combination],
         seconds: float,
         within: float,
-    ) -> Iterator[Trial]:
+    ) -> Iterator[TuneTrial]:
         waiting = []
         for pair in pairs:
             known = self.known.get((stage, number, pair.combination, pair.than))
@@ -128,8 +128,8 @@ class Simulated:
             self.asked.append((stage, pair.combination, pair.than))
             yield self.paired(stage, number, pair, seconds)
 
-    def paired(self, stage: Stage, number: int, pair: Pair, seconds: float) -> Trial:
-        trial = Trial(stage, number, pair.combination, pair.than, "measured")
+    def paired(self, stage: Stage, number: int, pair: Pair, seconds: float) -> TuneTrial:
+        trial = TuneTrial(stage, number, pair.combination, pair.than, "measured")
         if ended := self.ended(pair.combination):
             self.spend(1)
             return replace(trial, outcome=ended, why=f"made to: {ended}")
@@ -152,7 +152,7 @@ class Simulated:
 
     def start(
         self, stage: Stage, number: int, combinations: Sequence[Combination], within: float
-    ) -> Iterator[Trial]:
+    ) -> Iterator[TuneTrial]:
         found = [self.known.get((stage, number, each, None)) for each in combinations]
         if all(found):
             yield from filter(None, found)
@@ -162,7 +162,7 @@ class Simulated:
         own = math.exp(self.random.normal(0, self.spread))
         for each in combinations:
             self.asked.append((stage, each, None))
-            trial = Trial(stage, number, each, None, "measured")
+            trial = TuneTrial(stage, number, each, None, "measured")
             if ended := self.ended(each):
                 yield replace(trial, outcome=ended, why=f"made to: {ended}")
                 continue
@@ -173,7 +173,7 @@ class Simulated:
         self.started[-1] = before - self.left
 
 
-def search(measure: Simulated, *words: str, first: Sequence[Trial] = ()) -> SearchResult:
+def search(measure: Simulated, *words: str, first: Sequence[TuneTrial] = ()) -> SearchResult:
     """A whole search; its progress is in `lines`."""
     lines: list[str] = []
     found = Search([candidate(w) for w in words], measure, lines.append, first).run()

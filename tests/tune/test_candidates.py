@@ -23,7 +23,7 @@ from spark_prof.rules.tune_candidates import MOST_TOKENS, SWAPS, TRAITS, TUNABLE
 from spark_prof.tune.candidates import Allowed, _not_installed, candidates_of, table_rows
 from spark_prof.tune.engine_traits import EngineTraits, MachineFacts, recorded_facts
 from spark_prof.tune.slots_and_backends import packages_of
-from spark_prof.tune.tune_trial import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.tune_trial import Candidate, CandidateTable, UntriedCandidate
 
 _DATA = Path(__file__).resolve().parents[1] / "data"
 _RECORDINGS = sorted(str(p.parent.relative_to(_DATA)) for p in _DATA.rglob("meta.json"))
@@ -126,7 +126,7 @@ def test_what_quantizes_at_load_is_allowed_first() -> None:
     assert (row.source, row.changes_model) == ("kernels", True)
 
 
-def _reached(row: Tunable, traits: set[str], version: str = "") -> Candidate | LeftOut:
+def _reached(row: Tunable, traits: set[str], version: str = "") -> Candidate | UntriedCandidate:
     report, facts = _recorded(_GPT)
     newest = row.until if row.until < (1, 0) else (0, 33)
     vllm = version or f"0.{max(row.since[1], min(newest[1] - 1, 26))}.0"
@@ -142,7 +142,7 @@ def test_each_row_is_reached_by_its_example(row: Tunable) -> None:
     example = set(row.example.split())
     found = _reached(row, example)
     if row.never:
-        assert isinstance(found, LeftOut)
+        assert isinstance(found, UntriedCandidate)
         assert found.why == row.never
     else:
         assert isinstance(found, Candidate)
@@ -150,10 +150,10 @@ def test_each_row_is_reached_by_its_example(row: Tunable) -> None:
         parse_side(found.words)
     for trait in row.needs.split():
         missing = _reached(row, example - {trait})
-        assert isinstance(missing, LeftOut)
+        assert isinstance(missing, UntriedCandidate)
         assert missing.why == TRAITS[trait]
     for version in ("0.23.0", "nightly"):
-        assert isinstance(_reached(row, example, version), LeftOut)
+        assert isinstance(_reached(row, example, version), UntriedCandidate)
 
 
 def test_traits_of_recorded_engines() -> None:

@@ -11,7 +11,7 @@ from spark_prof.tune.budget import Budget
 from spark_prof.tune.known_gains import TrialEvidence
 from spark_prof.tune.search import Search
 from spark_prof.tune.swap_stages import family
-from spark_prof.tune.tune_trial import BASE, EngineEndedError, Trial, fits, rivals, sets_of
+from spark_prof.tune.tune_trial import BASE, EngineEndedError, TuneTrial, fits, rivals, sets_of
 from tests.tune.simulated import Simulated, candidate, search
 
 MOE, ROUTER, QKV, OUT, HEAD = (f"{s}=spark_prof" for s in ("moe", "router", "qkv", "o", "lm_head"))
@@ -330,9 +330,9 @@ def test_an_engine_that_does_not_start_is_a_result() -> None:
 def test_a_resumed_search_measures_only_what_is_missing() -> None:
     words = (*GAINS, X)
     first = Simulated({**GAINS, X: 1.2}, seconds=300)
-    known: dict[object, Trial] = {}
+    known: dict[object, TuneTrial] = {}
 
-    def keep(trial: Trial) -> None:
+    def keep(trial: TuneTrial) -> None:
         known[trial.key] = trial
 
     Search([candidate(w) for w in words], first, lambda _: None, keep=keep).run()

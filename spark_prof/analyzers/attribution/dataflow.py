@@ -52,7 +52,7 @@ _FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Sequence:
+class LaunchSequence:
     """Launches in launch order, one step after the other; arrays have one entry each."""
 
     step: Integers
@@ -83,7 +83,7 @@ def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Intege
     return use
 
 
-def follow(rows: Sequence, addresses: pd.DataFrame) -> Flags:
+def follow(rows: LaunchSequence, addresses: pd.DataFrame) -> Flags:
     """Gives owners to launches without one, in place, and returns which got one.
 
     A component or a layer that one has already is kept: what serves all layers, such as rope, takes
@@ -105,7 +105,7 @@ def follow(rows: Sequence, addresses: pd.DataFrame) -> Flags:
     return rows.settled & ~proven
 
 
-def _neighbours(rows: Sequence, addresses: pd.DataFrame) -> Int64s:
+def _neighbours(rows: LaunchSequence, addresses: pd.DataFrame) -> Int64s:
     """Pairs of launches, the later one first, that hold an address with none in between."""
     words = addresses.assign(step=rows.step[addresses["holder"]])
     # What is written in place is read, too: its first entry says so.
@@ -126,7 +126,7 @@ def _neighbours(rows: Sequence, addresses: pd.DataFrame) -> Int64s:
     return neighbours
 
 
-def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
+def _proven_around(rows: LaunchSequence) -> tuple[Integers, Integers]:
     """The layers of the nearest proven launches of the step before and after each, -2 for none."""
     proven = rows.settled if rows.exchanges is None else rows.settled & ~rows.exchanges
     layers = pd.Series(np.where(proven, rows.layer, np.nan)).groupby(rows.step)
@@ -135,7 +135,7 @@ def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
 
 
 def _spread(
-    rows: Sequence,
+    rows: LaunchSequence,
     pairs: Int64s,
     of: Flags,
     around: tuple[Integers, Integers],
@@ -171,7 +171,7 @@ def _spread(
 
 
 def _fits(
-    rows: Sequence, launch: Integers, other: Integers, around: tuple[Integers, Integers]
+    rows: LaunchSequence, launch: Integers, other: Integers, around: tuple[Integers, Integers]
 ) -> Flags:
     layer, fixed = rows.layer[other], rows.layer[launch]
     before, after = around[0][launch], around[1][launch]

@@ -16,13 +16,13 @@ from spark_prof.analyzers.attribution.dataflow import (
     BETWEEN_MODULES,
     IN_MODULE,
     OUTSIDE,
-    Sequence,
+    LaunchSequence,
     follow,
     use_of,
 )
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
-from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
+from spark_prof.analyzers.attribution.owners import KnownLaunches, Owners, most_exact, owners_of
 from spark_prof.analyzers.attribution.ownership import BASIS, Ownership
 from spark_prof.analyzers.classify.classifier import classify, fills
 from spark_prof.analyzers.lookup import Integers, positions
@@ -76,7 +76,7 @@ def own_launches(
     owner = positions(launch_keys, argument_keys)
     arguments, owner = arguments[owner >= 0], owner[owner >= 0]
     names = rows["name"].cat
-    launches = Launches(
+    launches = KnownLaunches(
         name=names.codes.to_numpy()[first].astype(np.int64),
         step=rows["step"].to_numpy()[first],
         named=by_name[first],
@@ -177,7 +177,7 @@ def _weights_read(memory: MemoryMap, owners: Owners, launch: Integers) -> pd.Cat
 
 
 def _links(
-    tensors: pd.DataFrame, arguments: pd.DataFrame, owner: Integers, launches: Launches
+    tensors: pd.DataFrame, arguments: pd.DataFrame, owner: Integers, launches: KnownLaunches
 ) -> pd.DataFrame:
     """Which `launch` holds which `address` of an activation, and its `use`."""
     address = arguments["address"].to_numpy(np.int64)
@@ -227,7 +227,7 @@ def _decided(
 
 
 def _finish_products(
-    launches: Launches, launch: Integers, ownership: Ownership, memory: MemoryMap
+    launches: KnownLaunches, launch: Integers, ownership: Ownership, memory: MemoryMap
 ) -> None:
     """Gives what adds up the parts of a product that product's owner, in place.
 
@@ -256,7 +256,8 @@ def _finish_products(
 
 
 def _by_flow(
-    rows: pd.DataFrame, named: Integers, launches: Launches, launch: Integers, ownership: Ownership,
+    rows: pd.DataFrame, named: Integers, launches: KnownLaunches, launch: Integers,
+        ownership: Ownership,
     links: pd.DataFrame, of_module: Integers,
 ) -> None:  # fmt: skip
     """Settles launches by what they share with others, in place."""
@@ -264,7 +265,7 @@ def _by_flow(
         return
     names = rows["name"].cat
     writes = np.array([_only_writes(name) for name in names.categories] + [False])
-    sequence = Sequence(
+    sequence = LaunchSequence(
         step=rows["step"].to_numpy(),
         component=ownership.component[launch],
         named=named,

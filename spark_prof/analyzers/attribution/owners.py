@@ -65,7 +65,7 @@ _LM_HEAD_ROLE = 1  # where MemoryMap.roles has LM_HEAD
 
 
 @dataclass(frozen=True)
-class Launches:
+class KnownLaunches:
     """Launches and captured nodes whose arguments are known; arrays have one entry each."""
 
     name: Integers  # number of the kernel's name
@@ -128,7 +128,7 @@ def most_exact(by_module: Integers, by_name: Integers) -> npt.NDArray[np.int8]:
 
 
 def owners_of(
-    memory: MemoryMap, arguments: pd.DataFrame, launch: Integers, launches: Launches
+    memory: MemoryMap, arguments: pd.DataFrame, launch: Integers, launches: KnownLaunches
 ) -> Owners:
     """The owners of launches by what they read."""
     place = memory.find(arguments["address"].to_numpy(np.int64))
@@ -202,7 +202,7 @@ def _in_every_launch(
     arguments: pd.DataFrame,
     place: Integers,
     launch: Integers,
-    launches: Launches,
+    launches: KnownLaunches,
 ) -> Flags:
     """Whether rules 3 and 4 believe each word."""
     in_tensor, name = place >= 0, launches.name[launch]

@@ -19,7 +19,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class State:
+class SequenceState:
     """What each sequence keeps between steps, for layers of one kind."""
 
     layers: int  # how many layers keep it
@@ -43,11 +43,11 @@ class Architecture:
     experts: int  # routed experts of a layer, 0 for a dense model
     experts_per_token: int  # how many of them each token takes, 0 if unknown
     vocabulary: int  # rows of the embedding, 0 if unknown
-    states: tuple[State, ...]
+    states: tuple[SequenceState, ...]
 
 
 @dataclass(frozen=True)
-class Weights:
+class FormatWeights:
     """All weights of one component in one format."""
 
     component: str  # a word of the vocabulary; `other` for tensors that no rule places
@@ -64,7 +64,7 @@ class WeightsOfModel:
     """The weights and what says how they are used."""
 
     architecture: Architecture
-    weights: tuple[Weights, ...]
+    weights: tuple[FormatWeights, ...]
     seen: bool  # whether tensors were seen; else the shapes are derived from the configuration
     # Names of tensors that no rule places, with their bytes.
     unplaced: tuple[tuple[str, int], ...] = ()
@@ -89,7 +89,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Row:
+class StreamedComponent:
     """What one component streams in a step, on one GPU."""
 
     component: str  # a word of the vocabulary; `attention` holds the KV cache too
@@ -100,13 +100,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Step:
+class CeilingStep:
     """One decode step on each GPU: what it must move and calculate."""
 
     question: Question
     experts_hit: float | None  # routed experts of a layer that are read, expected
     read: float
-    rows: tuple[Row, ...]
+    rows: tuple[StreamedComponent, ...]
 
     @property
     def operations(self) -> Mapping[str, float]:
@@ -145,24 +145,30 @@ class GpuCeilings:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FormatChoice:
     """The model with some of its weights in another format."""
 
     id: str
     title: str  # what is changed, as a person would say it
-    step: Step  # what its decode step streams
+    step: CeilingStep  # what its decode step streams
     gpus: tuple[GpuCeilings, ...]
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class CheckpointCeilings:
     """Everything that a checkpoint says about how fast it can decode."""
 
     folder: str
     model: WeightsOfModel
     question: Question
-    choices: tuple[Choice, ...]  # the model as it is first, then what if
-    batches: tuple[Choice, ...]  # the model as it is, for more sequences at a time, on each GPU
-    contexts: tuple[Choice, ...]  # the model as it is, with more tokens in the KV cache
-    drafts: tuple[Choice, ...]  # the model as it is, with more drafted tokens, all of them accepted
-    left_out: tuple[Weights, ...]  # weights that no decode step streams, such as an image encoder
+    choices: tuple[FormatChoice, ...]  # the model as it is first, then what if
+    batches: tuple[
+        FormatChoice, ...
+    ]  # the model as it is, for more sequences at a time, on each GPU
+    contexts: tuple[FormatChoice, ...]  # the model as it is, with more tokens in the KV cache
+    drafts: tuple[
+        FormatChoice, ...
+    ]  # the model as it is, with more drafted tokens, all of them accepted
+    left_out: tuple[
+        FormatWeights, ...
+    ]  # weights that no decode step streams, such as an image encoder

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from spark_prof.analyzers.ceilings.ceiling_rows import (
     Architecture,
     Ceiling,
-    Ceilings,
-    Choice,
+    CeilingStep,
+    CheckpointCeilings,
+    FormatChoice,
+    FormatWeights,
     GpuCeilings,
     Question,
-    Row,
-    State,
-    Step,
-    Weights,
+    SequenceState,
+    StreamedComponent,
     WeightsOfModel,
 )
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
@@ -61,7 +61,7 @@ CHANGES: tuple[FormatChange, ...] = (
 def changed(model: WeightsOfModel, change: FormatChange) -> WeightsOfModel | None:
     """The model with that change, None where it changes nothing."""
 
-    def converted(group: Weights) -> Weights:
+    def converted(group: FormatWeights) -> FormatWeights:
         size = group.parameters * BYTES[change.format]
         if (
             group.role != "decoder"
@@ -85,7 +85,7 @@ DRAFTS = (0, 1, 2, 3, 5, 7)
 
 def ceilings_of(
     checkpoint: Checkpoint, question: Question | None = None, gpus: Sequence[Gpu] = GPUS
-) -> Ceilings:
+) -> CheckpointCeilings:
     """The ceilings of a checkpoint, by default for one sequence and the weights alone."""
     question = question or Question()
     scheme = checkpoint.quantization.get("kv_cache_scheme")
@@ -99,12 +99,12 @@ def ceilings_of(
         model: WeightsOfModel = model,
         name: str = "as-shipped",
         title: str = "as it is",
-    ) -> Choice:
+    ) -> FormatChoice:
         step = step_of(model, question)
-        return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
+        return FormatChoice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
 
     variants = ((change, changed(model, change)) for change in CHANGES)
-    return Ceilings(
+    return CheckpointCeilings(
         folder=checkpoint.folder,
         model=model,
         question=question,
@@ -149,7 +149,7 @@ def peak_of(gpu: Gpu, weights: str) -> float:
     return max(figure.value for figure in gpu.peaks.values())
 
 
-def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
+def ceiling_at(step: CeilingStep, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
     """The ceiling for one bandwidth, in bytes per second, and for the GPU's arithmetic."""
     memory = step.read / bandwidth
     arithmetic = sum(
@@ -167,7 +167,7 @@ def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
     )
 
 
-def ceilings_on(step: Step, gpu: Gpu) -> GpuCeilings:
+def ceilings_on(step: CeilingStep, gpu: Gpu) -> GpuCeilings:
     """The ceilings by the GPU's data sheet and, where it is known, as a kernel reads."""
     sheet, read = gpu.memory_bandwidth, gpu.read_bandwidth
     return GpuCeilings(
@@ -194,7 +194,7 @@ def expected_experts(experts: int, per_token: int, tokens: float) -> float:
     return float(experts * (1 - ((experts - per_token) / experts) ** tokens))
 
 
-def step_of(model: WeightsOfModel, question: Question) -> Step:
+def step_of(model: WeightsOfModel, question: Question) -> CeilingStep:
     """The step that the question describes."""
     architecture = model.architecture
     experts, per_token = architecture.experts, architecture.experts_per_token
@@ -206,10 +206,12 @@ def step_of(model: WeightsOfModel, question: Question) -> Step:
     if question.context:
         rows += _state_rows(architecture.states, question)
     ordered = tuple(sorted(rows, key=lambda row: -row.read))
-    return Step(question, hit, sum(row.read for row in rows), ordered)
+    return CeilingStep(question, hit, sum(row.read for row in rows), ordered)
 
 
-def _row(weights: Weights, model: Architecture, question: Question, hit: float | None) -> Row:
+def _row(
+    weights: FormatWeights, model: Architecture, question: Question, hit: float | None
+) -> StreamedComponent:
     shared_out = question.ranks if weights.component not in _WHOLE_ON_EACH_RANK else 1
     read = weights.bytes / shared_out
     active = float(weights.parameters if weights.matrix else 0) / shared_out
@@ -221,10 +223,12 @@ def _row(weights: Weights, model: Architecture, question: Question, hit: float |
         read *= min(question.tokens / model.vocabulary, 1.0) if model.vocabulary else 0.0
         active = 0.0
     operations = 2 * active * question.tokens
-    return Row(weights.component, weights.format, weights.bytes, read, operations)
+    return StreamedComponent(weights.component, weights.format, weights.bytes, read, operations)
 
 
-def _state_rows(states: tuple[State, ...], question: Question) -> Iterator[Row]:
+def _state_rows(
+    states: tuple[SequenceState, ...], question: Question
+) -> Iterator[StreamedComponent]:
     """What the step reads of the KV cache, and moves of recurrent states."""
     stored = cache = operations = recurrent = 0.0
     for state in states:
@@ -240,7 +244,7 @@ def _state_rows(states: tuple[State, ...], question: Question) -> Iterator[Row]:
         cache += size * tokens / ranks
         operations += state.layers * state.operations * tokens * question.tokens / question.ranks
     if cache:
-        yield Row("attention", "kv", stored, cache, operations)
+        yield StreamedComponent("attention", "kv", stored, cache, operations)
     if recurrent:
         # Read and written.
-        yield Row("ssm", "state", recurrent, 2 * recurrent / question.ranks, 0.0)
+        yield StreamedComponent("ssm", "state", recurrent, 2 * recurrent / question.ranks, 0.0)

@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Module, Weights, WeightsOfModel
+from spark_prof.analyzers.ceilings.ceiling_rows import FormatWeights, Module, WeightsOfModel
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
 from spark_prof.analyzers.ceilings.derived import KNOWN, derived_modules
 from spark_prof.analyzers.ceilings.schemes import format_of, schemes_of
-from spark_prof.rules.tensor_names import Place, place_of, split_name
+from spark_prof.rules.tensor_names import WeightUse, place_of, split_name
 from spark_prof.traces.checkpoint import Checkpoint, Tensor
 
 _MAIN = ("weight", "weight_packed", "qweight", "blocks")
@@ -24,10 +24,10 @@ _NARROWEST = 16
 _TOKENS = ("embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings", "embeddings")
 """Last names of an embedding that can be lm_head too; others are of positions or of layers."""
 
-_HEAD, _EMBEDDING, _UNPLACED = Place("lm_head"), Place("embedding"), Place("other")
+_HEAD, _EMBEDDING, _UNPLACED = WeightUse("lm_head"), WeightUse("embedding"), WeightUse("other")
 _MOST_UNPLACED = 20
 
-_Placed = tuple[Module, Place]
+_Placed = tuple[Module, WeightUse]
 
 
 @dataclass
@@ -101,7 +101,7 @@ def _modules(tensors: Iterable[Tensor], bits: int) -> Iterable[Module]:
         yield Module(path, parameters, module.bytes, name, not narrow, max(module.copies, stacked))
 
 
-def _summed(placed: Sequence[_Placed], read: Config) -> list[Weights]:
+def _summed(placed: Sequence[_Placed], read: Config) -> list[FormatWeights]:
     """The modules of one component, format and role together, the largest first."""
     tied = _tied_head(placed, read)
     groups: dict[tuple[str, str, str, bool], list[Module]] = defaultdict(list)
@@ -110,7 +110,7 @@ def _summed(placed: Sequence[_Placed], read: Config) -> list[Weights]:
         matrix = module.matrix and place.component in _MATRICES
         groups[place.component, module.format, place.role, matrix].append(module)
     sums = [
-        Weights(
+        FormatWeights(
             component, form, role,
             sum(m.parameters for m in modules), sum(m.bytes for m in modules),
             len(modules), matrix,

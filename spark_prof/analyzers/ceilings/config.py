@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, State
+from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, SequenceState
 
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where the language model's part stands among others."""
@@ -161,7 +161,7 @@ def layer_kinds(read: Config) -> list[str]:
     return [window] * read.layers
 
 
-def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
+def _states(read: Config, layers: Counter[str]) -> tuple[SequenceState, ...]:
     states = []
     for kind in ("full", "window"):
         if layers[kind]:
@@ -169,34 +169,34 @@ def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
             states += _latent(read, layers[kind]) or _grouped(read, layers[kind], window)
     recurrent = (("linear", _delta_net(read)), ("mamba", _mamba(read)))
     states += [
-        State(layers[kind], "recurrent", elements, bytes_per_element=read.state_bytes)
+        SequenceState(layers[kind], "recurrent", elements, bytes_per_element=read.state_bytes)
         for kind, elements in recurrent
         if layers[kind] and elements
     ]
     return tuple(states)
 
 
-def _grouped(read: Config, layers: int, window: int) -> list[State]:
+def _grouped(read: Config, layers: int, window: int) -> list[SequenceState]:
     """Keys and values of grouped-query attention; the arithmetic is that of both products."""
     width = read.head_dim + (read.whole("v_head_dim") or read.head_dim)
     kind, operations = "window" if window else "kv", 2 * read.heads * width
-    state = State(layers, kind, read.kv_heads * width, read.kv_heads, window, operations)
+    state = SequenceState(layers, kind, read.kv_heads * width, read.kv_heads, window, operations)
     return [state] if state.elements else []
 
 
-def _latent(read: Config, layers: int) -> list[State]:
+def _latent(read: Config, layers: int) -> list[SequenceState]:
     """The latent of multi-head latent attention, and the index of sparse attention over it."""
     rank, rope = read.whole("kv_lora_rank"), read.whole("qk_rope_head_dim")
     if not rank:
         return []
     selected, index = read.whole("index_topk"), read.whole("index_head_dim")
     operations = 2 * read.heads * (2 * rank + rope)
-    states = [State(layers, "latent", rank + rope, window=selected, operations=operations)]
+    states = [SequenceState(layers, "latent", rank + rope, window=selected, operations=operations)]
     if selected and index:
         # The index is kept in FP8 with a scale of four bytes a token, as vLLM does.
         operations = 2 * read.whole("index_n_heads") * index
         states.append(
-            State(layers, "latent", index + 4, operations=operations, bytes_per_element=1)
+            SequenceState(layers, "latent", index + 4, operations=operations, bytes_per_element=1)
         )
     return states
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 
-from spark_prof.rules.kernel_names import IN_ARGUMENTS, IN_NAME, NAME_LIMIT, RULES, Rule
+from spark_prof.rules.kernel_names import IN_ARGUMENTS, IN_NAME, NAME_LIMIT, RULES, KernelRule
 from spark_prof.rules.number_formats import arithmetic_in, stored_in
 
 _COPY = re.compile(r"\[?((?:CUDA )?[Mm]em(?:cpy|set)(?: [\w-]+)*)")
@@ -213,13 +213,13 @@ def is_attention(name: str) -> bool:
     return rule is not None and rule.component == "attention" and not rule.helps
 
 
-def find_rule(name: str) -> Rule | None:
+def find_rule(name: str) -> KernelRule | None:
     """The first rule that knows the name."""
     return _classify(name[:NAME_LIMIT])[0]
 
 
 @lru_cache(maxsize=16384)
-def _classify(name: str) -> tuple[Rule | None, Label]:
+def _classify(name: str) -> tuple[KernelRule | None, Label]:
     base, arguments = split_name(name)
     base = base[:_BASE_LIMIT]
     for rule, pattern, arguments_pattern in _COMPILED:
@@ -228,7 +228,7 @@ def _classify(name: str) -> tuple[Rule | None, Label]:
     return None, Label(None, "unknown", None, "unknown", None)
 
 
-def _label(rule: Rule, base: str, arguments: str) -> Label:
+def _label(rule: KernelRule, base: str, arguments: str) -> Label:
     texts = {IN_NAME: base, IN_ARGUMENTS: arguments}
     precision, weights = rule.precision, rule.weights
     if precision in texts:

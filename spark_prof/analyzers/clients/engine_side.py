@@ -13,7 +13,7 @@ import pandas as pd
 
 from spark_prof.analyzers.token_time import given_tokens
 from spark_prof.arrays import Flags, Floats
-from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Request
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, ClientRequest
 
 _ZONE_NS = 900_000_000_000  # time zones are whole quarters of an hour from UTC
 
@@ -189,7 +189,9 @@ class InWindow:
     whole_requests: bool  # whether `token_us` is of whole requests, for want of single chunks
 
 
-def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns: int) -> InWindow:
+def in_window(
+    requests: Sequence[ClientRequest], offset_ns: int, begin_ns: int, end_ns: int
+) -> InWindow:
     """Looks at the requests between two moments of the recording."""
     gaps, tokens, whole, first = [], [], [], []
     flying, arrived, counted = 0, 0.0, True

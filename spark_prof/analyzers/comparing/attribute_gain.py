@@ -26,7 +26,7 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     KernelGain,
     LayerGain,
     SideSteps,
-    Swapped,
+    SwapOnSide,
     Untraced,
 )
 from spark_prof.analyzers.comparing.swap_proof import proofs_of, touched_components
@@ -50,7 +50,7 @@ _Sides = tuple[SwappedSteps, SwappedSteps]
 def summarize(
     a: Bundle,
     b: Bundle,
-    swaps: Sequence[Swapped],
+    swaps: Sequence[SwapOnSide],
     untraced: Untraced | None = None,
     batch_size: int = 1,
 ) -> Attribution:

@@ -12,7 +12,7 @@ import numpy as np
 from spark_prof.analyzers.comparing.comparison import (
     ComparedRecording,
     Comparison,
-    Setting,
+    SetupDifference,
     side_names,
 )
 from spark_prof.analyzers.comparing.kernel_time import stable_name
@@ -64,11 +64,11 @@ _DEEPEST = 8
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
-def setup_differences(a: ComparedRecording, b: ComparedRecording) -> tuple[Setting, ...]:
+def setup_differences(a: ComparedRecording, b: ComparedRecording) -> tuple[SetupDifference, ...]:
     """Every setting whose value differs, by group; at most 200."""
     ours, theirs = _settings(a), _settings(b)
     settings = [
-        Setting(
+        SetupDifference(
             _GROUPS.get(name) or _GROUPS.get(name.partition(".")[0], "engine"),
             name,
             ours.get(name, ""),
@@ -149,18 +149,20 @@ def _text(value: Any) -> str:
     return _ADDRESS.sub("0x...", ", ".join(texts))[:_LONGEST]
 
 
-def _command(a: str, b: str) -> Iterator[Setting]:
+def _command(a: str, b: str) -> Iterator[SetupDifference]:
     """The words of the command lines that differ, if as many stand in both; else both whole."""
     if a == b:
         return
     words = [line.split() for line in (a, b)]
     if len(words[0]) != len(words[1]):
-        yield Setting("command", "command", a[:_LONGEST], b[:_LONGEST])
+        yield SetupDifference("command", "command", a[:_LONGEST], b[:_LONGEST])
         return
     for place, (before, after) in enumerate(zip(*words, strict=True)):
         if before != after:
             option = words[0][place - 1] if place and words[0][place - 1].startswith("-") else ""
-            yield Setting("command", option or "command", before[:_LONGEST], after[:_LONGEST])
+            yield SetupDifference(
+                "command", option or "command", before[:_LONGEST], after[:_LONGEST]
+            )
 
 
 _PHASES = ("decode", "prefill", "unknown")

@@ -49,7 +49,7 @@ class ComparedRecording:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SetupDifference:
     """One thing in which the set-ups differ."""
 
     group: str  # versions, GPU, engine, model, environment, command or recording
@@ -181,7 +181,7 @@ class Comparison:
     # Recordings of the reference and the other.
     sides: tuple[tuple[ComparedRecording, ...], tuple[ComparedRecording, ...]]
     phases: tuple[PhaseComparison, ...]  # decode first; none where the sides share no phase
-    setup: tuple[Setting, ...]  # in what the set-ups of the first two differ
+    setup: tuple[SetupDifference, ...]  # in what the set-ups of the first two differ
     notes: tuple[str, ...]  # what to know before believing the figures, one line each
     names: tuple[str, str] = ("a", "b")  # what the sides are called, as of `side_names`
     eager: tuple[bool, bool] = (False, False)  # which sides launched every kernel by itself

@@ -16,7 +16,7 @@ import pandas as pd
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.comparing.noise import drawn_again
-from spark_prof.analyzers.instants import Work, attribute
+from spark_prof.analyzers.instants import RunWork, attribute
 from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.step_time import edges_of, middle_half
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
@@ -97,7 +97,7 @@ def kernel_time(
     layer, name = columns.layer[rows].astype(np.int64), names[columns.name[rows]]
     code, examples = combined(component, layer, name)
     attribution = attribute(
-        Work(start[rows], end[rows], code, ~copies), begin, finish, len(examples)
+        RunWork(start[rows], end[rows], code, ~copies), begin, finish, len(examples)
     )
     step = np.searchsorted(begin, start[rows], side="right") - 1
     inside = (step >= 0) & (start[rows] < finish[step])

@@ -20,7 +20,7 @@ _ALIKE = 0.05  # lengths of prompts and answers that differ by a smaller share a
 
 
 @dataclass(frozen=True)
-class Load:
+class ClientLoad:
     """What clients asked of a server."""
 
     concurrency: int | None
@@ -44,7 +44,7 @@ class LoadComparison:
     names: tuple[str, str]
     sources: tuple[tuple[str, ...], tuple[str, ...]]
     models: tuple[str, str]  # as the server called them
-    loads: tuple[Load, Load]
+    loads: tuple[ClientLoad, ClientLoad]
     other: str  # the field of the load that differs; empty where it is the same
     latencies: tuple[ComparedLatency, ...]
     throughput: tuple[float | None, float | None]  # output tokens a second
@@ -56,7 +56,7 @@ class LoadComparison:
         return self.latencies[0] if self.latencies else None
 
 
-def load_of(run: BenchmarkRun) -> Load:
+def load_of(run: BenchmarkRun) -> ClientLoad:
     """The load of a run."""
     concurrency = run.concurrency
     if concurrency is None and run.mean_concurrency:
@@ -66,7 +66,7 @@ def load_of(run: BenchmarkRun) -> Load:
         tokens / run.completed if tokens and run.completed else None
         for tokens in (run.input_tokens, run.output_tokens)
     )
-    return Load(concurrency, rate, *lengths)
+    return ClientLoad(concurrency, rate, *lengths)
 
 
 def compare_loads(
@@ -112,7 +112,7 @@ def _single(result: BenchmarkResult) -> BenchmarkRun:
     return result.runs[0]
 
 
-def _other(one: Load, run: Load) -> str:
+def _other(one: ClientLoad, run: ClientLoad) -> str:
     """The first field in which two loads differ; what one does not tell is no difference."""
     pairs: Mapping[str, tuple[float | None, float | None]] = {
         name: (getattr(one, name), getattr(run, name)) for name in vars(one)

@@ -23,7 +23,7 @@ Ran = Literal["ran", "did not run", "not told"]
 
 
 @dataclass(frozen=True)
-class Swapped:
+class SwapOnSide:
     """One module whose kernel was swapped on one side."""
 
     side: str  # a or b; others are passed over

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Ran, Swapped
+from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Ran, SwapOnSide
 from spark_prof.rules.components import component_of, layer_of
 
 COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = {
@@ -32,13 +32,13 @@ _BY_PATH = ("layer", "qkv", "o", "mlp")
 a decoder layer's parts, each by the path of its module."""
 
 
-def component_of_swap(swap: Swapped) -> str:
+def component_of_swap(swap: SwapOnSide) -> str:
     """The component that the kernels of a swapped module count to."""
     by_path = component_of(swap.name, "") if swap.slot in _BY_PATH else ""
     return by_path or COMPONENTS_OF_SLOT[swap.slot][0]
 
 
-def differing(swaps: Iterable[Swapped]) -> tuple[Swapped, ...]:
+def differing(swaps: Iterable[SwapOnSide]) -> tuple[SwapOnSide, ...]:
     """The swaps of one side that the other one does not have as well."""
     swaps = tuple(swap for swap in swaps if swap.side in ("a", "b"))
     sides: dict[tuple[str, str, str], set[str]] = {}
@@ -47,7 +47,7 @@ def differing(swaps: Iterable[Swapped]) -> tuple[Swapped, ...]:
     return tuple(s for s in swaps if len(sides[s.slot, s.name, s.kernel]) == 1)
 
 
-def touched_components(swaps: Iterable[Swapped]) -> frozenset[str]:
+def touched_components(swaps: Iterable[SwapOnSide]) -> frozenset[str]:
     """The components that differ between the sides because of their swaps."""
     components: set[str] = set()
     for swap in differing(swaps):
@@ -64,7 +64,7 @@ _NO_PRODUCTS = ("router", "norm")
 _HALF_A_CALL = 0.5
 
 
-class _Place(NamedTuple):
+class _SwappedLocation(NamedTuple):
     """Where swapped modules of a side are to be found; the layer is -1 outside of the layers."""
 
     slot: str
@@ -72,12 +72,12 @@ class _Place(NamedTuple):
     component: str
 
 
-def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof, ...]:
+def proofs_of(swaps: Iterable[SwapOnSide], table: pd.DataFrame) -> tuple[LayerProof, ...]:
     """One proof each side, slot and layer, of the swaps that tell the sides apart."""
-    places: Counter[tuple[str, _Place]] = Counter()
-    foreign: set[_Place] = set()
+    places: Counter[tuple[str, _SwappedLocation]] = Counter()
+    foreign: set[_SwappedLocation] = set()
     for swap in differing(swaps):
-        place = _Place(swap.slot, layer_of(swap.name), component_of_swap(swap))
+        place = _SwappedLocation(swap.slot, layer_of(swap.name), component_of_swap(swap))
         places[swap.side, place] += 1
         if swap.kernel not in OWN_KERNELS:
             foreign.add(place)
@@ -96,7 +96,7 @@ def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof
     return tuple(sorted(proofs, key=lambda p: (p.side, p.slot, -1 if p.layer is None else p.layer)))
 
 
-def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame) -> LayerProof:
+def _proof(side: str, place: _SwappedLocation, modules: int, table: pd.DataFrame) -> LayerProof:
     rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
     other = "a" if side == "b" else "b"
     here, there = rows[f"kernels_{side}"], rows[f"kernels_{other}"]

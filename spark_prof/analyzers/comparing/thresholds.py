@@ -31,7 +31,7 @@ Kind = Literal["time", "rate", "share", "count"]
 
 
 @dataclass(frozen=True)
-class Reading:
+class MetricReading:
     """What a metric says of two sides."""
 
     kind: Kind  # time in us, rate a second, share of 1, or count
@@ -67,16 +67,16 @@ def _short(phase: PhaseComparison, statistic: str = "median") -> str:
 
 def _steps(
     name: str, us_of: Callable[[PhaseSteps], Floats]
-) -> Callable[[Comparison, tuple[str, ...]], Reading]:
+) -> Callable[[Comparison, tuple[str, ...]], MetricReading]:
     """Reads a statistic of a time of the steps of a phase."""
 
-    def reader(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+    def reader(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
         statistic = _one_of(rest, FEWEST, f"{name} statistic", "median")
         phase = _phase(comparison, name)
         steps = matching_steps(comparison.sides, name)
         assert steps is not None
         change = steps.change(lambda recording: recording.matched(us_of(recording), statistic))
-        return Reading("time", change, short=_short(phase, statistic), phase=phase)
+        return MetricReading("time", change, short=_short(phase, statistic), phase=phase)
 
     return reader
 
@@ -85,7 +85,7 @@ def _step_us(steps: PhaseSteps) -> Floats:
     return steps.column("step_us")
 
 
-def _tpot(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _tpot(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     """A token's time: the steps' over the tokens that they give a sequence."""
     statistic = _one_of(rest, FEWEST, "tpot_us statistic", "median")
     phase = _phase(comparison, "decode")
@@ -93,10 +93,10 @@ def _tpot(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     assert steps is not None
 
     change = steps.change(lambda recording: token_figure(recording, statistic))
-    return Reading("time", change, short=_short(phase, statistic), phase=phase)
+    return MetricReading("time", change, short=_short(phase, statistic), phase=phase)
 
 
-def _rate(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _rate(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     if rest:
         part = ".".join(rest)
         raise CommandError(f"--fail-on tokens_per_s has no part {part!r}; leave it out")
@@ -108,10 +108,10 @@ def _rate(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
         value, error = by * figure.value, by * figure.error
         return Figure(value, error, figure.free, by * figure.floor, by * figure.start)
 
-    return Reading("rate", combined([us.change], a_second), short=us.short, phase=us.phase)
+    return MetricReading("rate", combined([us.change], a_second), short=us.short, phase=us.phase)
 
 
-def _gaps(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _gaps(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     phase = _typical(comparison)
     what = _one_of(rest, ("us", "share", *GAPS), "part of gaps", "us")
     if what in GAPS:
@@ -120,10 +120,10 @@ def _gaps(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     if what == "share":
         components = [part.change for part in phase.parts if part.name in COMPONENTS]
         return _share_of(phase, change, summed(components))
-    return Reading("time", change, short=_short(phase), phase=phase)
+    return MetricReading("time", change, short=_short(phase), phase=phase)
 
 
-def _conversions(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _conversions(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     phase = _typical(comparison)
     if _one_of(rest, ("us", "share"), "part of conversions", "us") == "share":
 
@@ -136,7 +136,7 @@ def _conversions(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     return _time(phase, phase.conversions)
 
 
-def _layers(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _layers(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     phase = _typical(comparison)
     if not 1 <= len(rest) <= 2:
         raise CommandError("--fail-on layers needs a layer, such as layers.3 or layers.3.experts")
@@ -149,7 +149,7 @@ def _layers(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     return _time(phase, cells.get((layer, name)))
 
 
-def _kernels(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _kernels(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     phase = _typical(comparison)
     if not rest:
         return _time(phase, kernels_of(phase))
@@ -164,19 +164,19 @@ def _kernels(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
     if not rows:
         return _time(phase, None)
     change = summed([row.change for row in rows])
-    return Reading("time", change, any(row.calls_b for row in rows), _short(phase), phase)
+    return MetricReading("time", change, any(row.calls_b for row in rows), _short(phase), phase)
 
 
-def _coverage(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _coverage(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     what = _one_of(rest, ("layer", "component", "engine", *BASIS_CLASSES), "coverage")
     a, b = (
         fmean(getattr(recording.report.coverage, what) for recording in side)
         for side in comparison.sides
     )
-    return Reading("share", point(a, b))
+    return MetricReading("share", point(a, b))
 
 
-def _findings(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
+def _findings(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     if len(rest) > 1:
         raise _unknown(".".join(rest), (), "finding")
     # What half of the recordings of a side have counts.
@@ -187,10 +187,10 @@ def _findings(comparison: Comparison, rest: tuple[str, ...]) -> Reading:
         )
         for side in comparison.sides
     )
-    return Reading("count", point(float(a), float(b)), there=b > 0)
+    return MetricReading("count", point(float(a), float(b)), there=b > 0)
 
 
-METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = {
+METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], MetricReading]] = {
     "decode_us": _steps("decode", _step_us),
     "prefill_us": _steps("prefill", _step_us),
     "step_us": _steps("unknown", _step_us),
@@ -212,18 +212,18 @@ WALL_TIMES = ("decode_us", "prefill_us", "step_us", "tpot_us", "tokens_per_s", "
 """Metrics that hold the time between launches."""
 
 
-def _time(phase: PhaseComparison, change: Change | None) -> Reading:
+def _time(phase: PhaseComparison, change: Change | None) -> MetricReading:
     """What a part of a typical step takes; None for a part that neither side has."""
     if change is None:
-        return Reading("time", point(0.0, 0.0), there=False)
-    return Reading("time", change, change.b > 0, _short(phase), phase)
+        return MetricReading("time", point(0.0, 0.0), there=False)
+    return MetricReading("time", change, change.b > 0, _short(phase), phase)
 
 
-def _part(phase: PhaseComparison, name: str) -> Reading:
+def _part(phase: PhaseComparison, name: str) -> MetricReading:
     return _time(phase, {part.name: part.change for part in phase.parts}.get(name))
 
 
-def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> Reading:
+def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> MetricReading:
     """A part's share of it and the rest; that all of a recording is slower changes no share."""
 
     def share(part: Figure, rest: Figure) -> Figure:
@@ -233,7 +233,7 @@ def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> Reading:
         floor = math.hypot(by_part * part.floor, by_rest * rest.floor)
         return Figure(part.value / whole, error, min(part.free, rest.free), floor)
 
-    return Reading("share", combined([part, rest], share), short=_short(phase), phase=phase)
+    return MetricReading("share", combined([part, rest], share), short=_short(phase), phase=phase)
 
 
 def _one_of(rest: tuple[str, ...], choices: Iterable[str], what: str, default: str = "") -> str:
@@ -265,11 +265,11 @@ _EDGE = 1e-9  # limits are decimal fractions and changes binary ones: this much 
 
 
 @dataclass(frozen=True)
-class Checked:
+class ThresholdResult:
     """One limit and what became of it."""
 
     expression: Expression  # the limit
-    reading: Reading  # what was compared
+    reading: MetricReading  # what was compared
     outcome: GateOutcome  # failed, passed or undecided
     why: str = ""  # why nothing could be decided, or what is missing
     obstacle: Obstacle | None = None  # why the sides are not comparable, where a change is limited
@@ -285,19 +285,19 @@ class Checked:
         return self.relative or self.expression.signed
 
 
-def check(comparison: Comparison, expressions: Iterable[Expression]) -> tuple[Checked, ...]:
+def check(comparison: Comparison, expressions: Iterable[Expression]) -> tuple[ThresholdResult, ...]:
     """Checks every limit."""
     return tuple(_checked(comparison, expression) for expression in expressions)
 
 
-def _checked(comparison: Comparison, limit: Expression) -> Checked:
+def _checked(comparison: Comparison, limit: Expression) -> ThresholdResult:
     reader = METRICS.get(limit.metric[0])
     if reader is None:
         raise _unknown(limit.metric[0], METRICS, "metric")
     reading = reader(comparison, limit.metric[1:])
     if limit.operator == "missing":
         missing = f"{comparison.names[1]} has none" if not reading.there else ""
-        return Checked(limit, reading, "passed" if reading.there else "failed", missing)
+        return ThresholdResult(limit, reading, "passed" if reading.there else "failed", missing)
     units, examples = _UNITS[reading.kind]
     if limit.unit not in units:
         raise CommandError(
@@ -306,13 +306,13 @@ def _checked(comparison: Comparison, limit: Expression) -> Checked:
         )
     _refuse_launches(comparison, limit)
     if reading.short:
-        return Checked(limit, reading, "undecided", reading.short)
+        return ThresholdResult(limit, reading, "undecided", reading.short)
     obstacle = reading.phase.obstacle if reading.phase else None
     if obstacle and (limit.signed or _is_relative(limit, reading)):
-        return Checked(limit, reading, "undecided", obstacle=obstacle)
+        return ThresholdResult(limit, reading, "undecided", obstacle=obstacle)
     outcome = gate_outcome_of(limit, reading)
     why = _undecided(comparison, limit, reading) if outcome == "undecided" else ""
-    return Checked(limit, reading, outcome, why)
+    return ThresholdResult(limit, reading, outcome, why)
 
 
 def _refuse_launches(comparison: Comparison, limit: Expression) -> None:
@@ -326,11 +326,11 @@ def _refuse_launches(comparison: Comparison, limit: Expression) -> None:
         )
 
 
-def _is_relative(limit: Expression, reading: Reading) -> bool:
+def _is_relative(limit: Expression, reading: MetricReading) -> bool:
     return limit.unit == "%" and reading.kind in ("time", "rate")
 
 
-def gate_outcome_of(limit: Expression, reading: Reading) -> GateOutcome:
+def gate_outcome_of(limit: Expression, reading: MetricReading) -> GateOutcome:
     """What becomes of a limit on a change, or on the level of side b."""
     change, bound = reading.change, limit.value
     if _is_relative(limit, reading):
@@ -350,7 +350,7 @@ def gate_outcome_of(limit: Expression, reading: Reading) -> GateOutcome:
     return "passed" if high <= bound else "undecided"
 
 
-def _undecided(comparison: Comparison, limit: Expression, reading: Reading) -> str:
+def _undecided(comparison: Comparison, limit: Expression, reading: MetricReading) -> str:
     """Why the recordings do not tell, and what would."""
     if not comparison.assumed:
         return "too noisy to tell; record more engine starts a side, or more steps"

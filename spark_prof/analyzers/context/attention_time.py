@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.context.layer_groups import STATES, LayerGroup
+from spark_prof.analyzers.context.layer_groups import STATES, ContextLayers
 from spark_prof.analyzers.lookup import copies_in, positions
 from spark_prof.arrays import Floats
 from spark_prof.rules.components import DRAFTER, part_of
@@ -20,7 +20,7 @@ _PREPARED = "step.prepare"  # attention's metadata, outside of layers, whatever 
 def attention_us(
     placed: pd.DataFrame,
     steps: pd.DataFrame,
-    groups: Sequence[LayerGroup],
+    groups: Sequence[ContextLayers],
     components: Collection[str],
 ) -> list[Floats] | None:
     """The us of each group's layers in each of these steps; None where layers are not known.

@@ -20,9 +20,14 @@ from spark_prof.analyzers.context.context_rows import (
     ContextSpeed,
     LayerKindCost,
 )
-from spark_prof.analyzers.context.layer_groups import STATES, LayerGroup, layer_groups, read_bytes
+from spark_prof.analyzers.context.layer_groups import (
+    STATES,
+    ContextLayers,
+    layer_groups,
+    read_bytes,
+)
 from spark_prof.analyzers.context.robust_line import FEWEST, Line, robust_line
-from spark_prof.analyzers.roofline.needs import Load, Shape, shape_of
+from spark_prof.analyzers.roofline.needs import ModelShape, StepLoad, shape_of
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.token_time import given_tokens, that_count
 from spark_prof.arrays import Floats
@@ -123,7 +128,7 @@ def _of_size(decode: pd.DataFrame, batch: int, width: float) -> pd.DataFrame:
 
 
 def _kind_cost(
-    group: LayerGroup, us: Floats, decode: pd.DataFrame, shape: Shape, cost: ContextCost
+    group: ContextLayers, us: Floats, decode: pd.DataFrame, shape: ModelShape, cost: ContextCost
 ) -> LayerKindCost:
     context = decode["context"].to_numpy(np.float64)
     width = float(decode["width"].iloc[0])
@@ -142,7 +147,7 @@ def _kind_cost(
         return replace(row, why_not="few")
     if high - low < NARROWEST:
         return replace(row, why_not="narrow")
-    load = Load(width * cost.batch, cost.batch, width * cost.batch, 0.0)
+    load = StepLoad(width * cost.batch, cost.batch, width * cost.batch, 0.0)
     read = [read_bytes(group, replace(load, context=end), shape) for end in (low, high)]
     a_token = (read[1] - read[0]) / (high - low)
     bound_us = a_token / cost.bandwidth * 1e9 if cost.bandwidth else None
@@ -174,11 +179,11 @@ def _unsure(line: Line, span: float, row: LayerKindCost) -> bool:
 
 
 def _marks(
-    group: LayerGroup,
+    group: ContextLayers,
     line: Line,
     ends: tuple[float, float],
-    load: Load,
-    shape: Shape,
+    load: StepLoad,
+    shape: ModelShape,
     bandwidth: float | None,
 ) -> list[ContextMark]:
     marks = []

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_prof.analyzers.ceilings.ceiling_rows import State
+from spark_prof.analyzers.ceilings.ceiling_rows import SequenceState
 from spark_prof.analyzers.ceilings.config import Config, architecture_of, layer_kinds
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.roofline.needs import Load, Shape, attention, shape_of
+from spark_prof.analyzers.roofline.needs import ModelShape, StepLoad, attention, shape_of
 
 READING = ("full", "window", "mla", "sparse")
 """Kinds of layers with a KV cache."""
@@ -18,16 +18,16 @@ STATES = ("gdn", "mamba")
 
 
 @dataclass(frozen=True)
-class LayerGroup:
+class ContextLayers:
     """The layers of one kind."""
 
     kind: str  # of READING or STATES
     layers: tuple[int, ...]
     window: int = 0  # tokens that one reads at most, 0 for all
-    index: State | None = None  # what chooses those tokens and is read as a whole
+    index: SequenceState | None = None  # what chooses those tokens and is read as a whole
 
 
-def layer_groups(facts: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
+def layer_groups(facts: Mapping[str, Any]) -> tuple[ContextLayers, ...]:
     """The kinds of layers of a recorded model; none where its configuration does not tell.
 
     One of 24 layers every second of which has a window of 128: full and window, 12 layers each.
@@ -42,12 +42,12 @@ def layer_groups(facts: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
             layers_by_kind.setdefault((name, shape.window(layer)), []).append(layer)
     index = latent[1] if len(latent) > 1 else None
     return tuple(
-        LayerGroup(kind, tuple(layers), window, index if kind == "sparse" else None)
+        ContextLayers(kind, tuple(layers), window, index if kind == "sparse" else None)
         for (kind, window), layers in layers_by_kind.items()
     )
 
 
-def _named(kind: str, read: Config, latent: Sequence[State]) -> str:
+def _named(kind: str, read: Config, latent: Sequence[SequenceState]) -> str:
     if kind in ("full", "window") and latent:
         return "sparse" if latent[0].window else "mla"
     if kind == "linear":
@@ -55,7 +55,7 @@ def _named(kind: str, read: Config, latent: Sequence[State]) -> str:
     return kind
 
 
-def read_bytes(group: LayerGroup, load: Load, shape: Shape) -> float:
+def read_bytes(group: ContextLayers, load: StepLoad, shape: ModelShape) -> float:
     """What all layers of the group read of KV cache and index in such a step, in bytes."""
     if group.kind in STATES:
         return 0.0

@@ -19,7 +19,7 @@ from spark_prof.analyzers.counters.folding import (
     MOST_SLOTS,
     RESOLVED,
     Calls,
-    Estimate,
+    SlotEstimate,
     amounts_by_time,
     find_lag,
     overlaps,
@@ -140,10 +140,10 @@ def _batch(
     if steps >= _ENOUGH_STEPS:
         fine, nodes = _slotted(kernels[mine], nodes=True)
         if len(nodes) <= MOST_SLOTS:
-            estimate = Estimate(begin, finish, quantities, fine.shifted(lag), nodes)
+            estimate = SlotEstimate(begin, finish, quantities, fine.shifted(lag), nodes)
     by_node = estimate is not None and estimate.resolved_share() >= _ENOUGH_RESOLVED
     if estimate is None or not by_node:
-        estimate = Estimate(begin, finish, quantities, calls.shifted(lag), slots)
+        estimate = SlotEstimate(begin, finish, quantities, calls.shifted(lag), slots)
     read = estimate.parts.get(AMOUNTS[0])
     return CounterBatch(
         tokens=tokens,
@@ -206,7 +206,7 @@ _KERNEL = ["name", "component"]
 _Amounts = Mapping[str, tuple[float, float | None] | None]
 
 
-def _folded_rows(estimate: Estimate) -> list[CounterRow]:
+def _folded_rows(estimate: SlotEstimate) -> list[CounterRow]:
     rows = []
     for (name, component), slots in estimate.slots.groupby(_KERNEL, observed=True, sort=False):
         index, calls = slots.index.to_numpy(), float(slots["count"].sum())
@@ -245,7 +245,7 @@ def _long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[Counter
 
 
 def _weight_rows(
-    estimate: Estimate, needed: Mapping[str, tuple[float, str]]
+    estimate: SlotEstimate, needed: Mapping[str, tuple[float, str]]
 ) -> Iterator[WeightRow]:
     """What each component's kernels read in a step, against the weights that it needs."""
     total = sum(size for size, _ in needed.values())

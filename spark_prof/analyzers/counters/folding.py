@@ -306,7 +306,7 @@ RESOLVED = 0.9
 """A slot counts as determined where the samples, not the ridge, make this much of its amount."""
 
 
-class Estimate:
+class SlotEstimate:
     """Each quantity divided among slots, once with even kernels and once with kernels in parts.
 
     A row of `slots` has a slot's name, component, us (mean duration) and count (calls a step).

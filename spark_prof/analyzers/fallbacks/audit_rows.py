@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_prof.analyzers.ceilings.schemes import bits_of
-from spark_prof.analyzers.typed_command import NONE, Command
+from spark_prof.analyzers.typed_command import NONE, TypedCommand
 from spark_prof.rules.environment import SettingRow
-from spark_prof.traces.readers.log_errors import Failure
-from spark_prof.traces.readers.log_load import Load
+from spark_prof.traces.readers.log_errors import EngineFailure
+from spark_prof.traces.readers.log_load import LoggedLoad
 from spark_prof.traces.readers.unknown_lines import UnknownLine
 
 
@@ -137,7 +137,9 @@ class KnownIssue:
     as_of: str  # when that was last checked
     remedy: str  # what to do about it; empty where `side` says all
     side: str  # the setting that changes it, as a side of `spark-prof ab`; empty where none does
-    command: Command = NONE  # proves on this machine what the setting brings; empty where it cannot
+    command: TypedCommand = (
+        NONE  # proves on this machine what the setting brings; empty where it cannot
+    )
     evidence: tuple[str, ...] = ()  # what of this run shows it
 
 
@@ -164,9 +166,9 @@ class Audit:
     # Where two sources tell different things about the same run.
     conflicts: tuple[Disagreement, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be told, and why
-    failure: Failure | None = None  # how the last engine of the log that failed did
+    failure: EngineFailure | None = None  # how the last engine of the log that failed did
     failure_cause: FailureCause | None = None
-    load: Load | None = None  # how busy the log's server was
+    load: LoggedLoad | None = None  # how busy the log's server was
     # Warnings and errors of the log that no rule knows: each kind once, and how many in all.
     unknown: tuple[UnknownLine, ...] = ()
     unknown_count: int = 0

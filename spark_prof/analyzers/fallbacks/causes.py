@@ -10,7 +10,7 @@ from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.audit_rows import EngineSetup
 from spark_prof.analyzers.fallbacks.layer_groups import LayerGroup
 from spark_prof.analyzers.fallbacks.missing_candidates import taken_off
-from spark_prof.rules.backend_order import NEWEST, OLDEST, Backend, backends_for
+from spark_prof.rules.backend_order import NEWEST, OLDEST, KernelBackend, backends_for
 from spark_prof.rules.backends import choice_of
 from spark_prof.rules.environment import (
     FLAGS_FROM,
@@ -130,7 +130,7 @@ def _better(group: LayerGroup, engine: EngineSetup) -> str:
 
 def _backends_of(
     option: str, weights: str, capability: float | None, vllm: str
-) -> tuple[Backend, ...]:
+) -> tuple[KernelBackend, ...]:
     """The backends of a vLLM, as far as its version is known.
 
     Of one older than those that were read those of the oldest, and of an unknown one what the

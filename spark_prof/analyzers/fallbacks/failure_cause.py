@@ -11,7 +11,7 @@ from spark_prof.rules.backends import choice_of
 from spark_prof.rules.engine_failures import FAILURES, LAYERS, LIBRARIES, STAGES
 from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.readers.engine_log import Statement
-from spark_prof.traces.readers.log_errors import Failure
+from spark_prof.traces.readers.log_errors import EngineFailure
 
 _IN_LAYERS = (
     "no-kernel-image", "cutlass", "cublas", "ptxas", "jit", "illegal-access", "device-assert",
@@ -27,7 +27,9 @@ _FORMATS = (
 _LONGEST = 240
 
 
-def failure_cause(failure: Failure, statements: Sequence[Statement], vllm: str) -> FailureCause:
+def failure_cause(
+    failure: EngineFailure, statements: Sequence[Statement], vllm: str
+) -> FailureCause:
     """The cause of a failure, by its error, its traceback and the kernels that the log names."""
     text = failure.text
     for rule in FAILURES:
@@ -51,7 +53,7 @@ def failure_cause(failure: Failure, statements: Sequence[Statement], vllm: str) 
     return FailureCause("other", what, _layers(failure, statements), "")
 
 
-def _remedy(failure: Failure, vllm: str) -> str:
+def _remedy(failure: EngineFailure, vllm: str) -> str:
     """What the error itself tells to set, as far as this vLLM reads it."""
     if not failure.reasons and "Failed to find a kernel" not in failure.message:
         return ""
@@ -70,7 +72,7 @@ def _remedy(failure: Failure, vllm: str) -> str:
     return ""
 
 
-def _layers(failure: Failure, statements: Sequence[Statement]) -> str:
+def _layers(failure: EngineFailure, statements: Sequence[Statement]) -> str:
     if layers := _last_of(LAYERS, failure.frames):
         return layers
     if re.search(r"\bmoe\b|grouped gemm|_moe_|experts", failure.text, re.I):
@@ -81,7 +83,7 @@ def _layers(failure: Failure, statements: Sequence[Statement]) -> str:
     )
 
 
-def _like(failure: Failure, statements: Sequence[Statement]) -> list[Statement]:
+def _like(failure: EngineFailure, statements: Sequence[Statement]) -> list[Statement]:
     """The lines that name the kernel of some layers, of the library that the error names."""
     word = next((w for w in ("cutlass", "marlin", "triton") if w in failure.text.lower()), "")
     return [
@@ -92,7 +94,7 @@ def _like(failure: Failure, statements: Sequence[Statement]) -> list[Statement]:
     ]  # fmt: skip
 
 
-def _kernel(failure: Failure, statements: Sequence[Statement]) -> str:
+def _kernel(failure: EngineFailure, statements: Sequence[Statement]) -> str:
     """The kernel in the field's words, such as CUTLASS FP8 GEMM."""
     like = _like(failure, statements)
     families = {choice.family for line in like if (choice := choice_of(line.value))}
@@ -105,7 +107,7 @@ def _kernel(failure: Failure, statements: Sequence[Statement]) -> str:
     return " ".join(filter(None, (library, stored, "GEMM")))
 
 
-def _library(failure: Failure) -> str:
+def _library(failure: EngineFailure) -> str:
     """Whose code the innermost frames are."""
     return (
         _last_of(LIBRARIES[:-1], failure.frames)

@@ -11,17 +11,17 @@ from spark_prof.analyzers.fallbacks.issue_evidence import IssueEvidence, whole_n
 from spark_prof.analyzers.typed_command import NONE, command
 from spark_prof.rules.known_issue import (
     AnyOf,
-    Asked,
     AtLeast,
     Capability,
+    CheckpointScheme,
     Condition,
+    EngineSetting,
+    EnvironmentCondition,
     Issue,
     Model,
     Runs,
     Says,
-    Setting,
     Traced,
-    Variable,
 )
 from spark_prof.rules.known_issues import ISSUES
 
@@ -60,9 +60,9 @@ def holds(condition: Condition, evidence: IssueEvidence) -> bool | None:
             return False if evidence.architectures else None
         case Runs(kind, pattern):
             return _any_of(pattern, evidence.chosen.get(kind))
-        case Asked(kind, pattern):
+        case CheckpointScheme(kind, pattern):
             return _any_of(pattern, evidence.checkpoint_schemes.get(kind))
-        case Setting(name, pattern, default):
+        case EngineSetting(name, pattern, default):
             value = _setting(name, default, evidence)
             return None if value is None else bool(re.fullmatch(pattern, value, re.I))
         case AtLeast(name, least, default):
@@ -71,7 +71,7 @@ def holds(condition: Condition, evidence: IssueEvidence) -> bool | None:
                 return None
             number = whole_number(value)
             return None if number is None else number >= least
-        case Variable(name, pattern, default):
+        case EnvironmentCondition(name, pattern, default):
             if evidence.environment is None:
                 return None
             return bool(re.fullmatch(pattern, evidence.environment.get(name, default)))
@@ -156,12 +156,12 @@ def _condition_words(condition: Condition, evidence: IssueEvidence) -> Iterable[
             names = evidence.chosen.get(kind, ())
             named = next((name for name in names if re.search(pattern, name, re.I)), "")
             yield f"{kind}: {named}"[:_LONGEST_EVIDENCE]
-        case Asked(kind):
+        case CheckpointScheme(kind):
             schemes = dict.fromkeys(evidence.checkpoint_schemes.get(kind, ()))
             yield f"checkpoint, {kind}: {', '.join(schemes)}"
-        case Setting(name, _, default) | AtLeast(name, _, default):
+        case EngineSetting(name, _, default) | AtLeast(name, _, default):
             yield f"{name} {_setting(name, default, evidence)}"
-        case Variable(name, _, default):
+        case EnvironmentCondition(name, _, default):
             value = (evidence.environment or {}).get(name)
             yield f"{name}={value}" if value is not None else f"{name} not set"
         case Says(pattern):

@@ -35,7 +35,7 @@ _STARTS = ("engine-config", "engine-version", "sglang-arguments", "arguments")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DoctorVerdict:
     """One thing that is the matter, or that nothing is."""
 
     kind: str  # one of `VERDICTS`
@@ -55,42 +55,44 @@ class Verdict:
     weights: str = ""  # format of their weights
 
 
-def verdicts_of_audit(audit: Audit, findings: Sequence[Finding]) -> tuple[Verdict, ...]:
+def verdicts_of_audit(audit: Audit, findings: Sequence[Finding]) -> tuple[DoctorVerdict, ...]:
     """What is the matter with an engine, the worst first; what was not looked at, or nothing."""
     verdicts = [verdict for look in _LOOKS for verdict in look(audit)]
     if all(one.kind == "failed-before" for one in verdicts):
         verdicts += _of_findings(findings)
     blind = not (audit.engine.capability or audit.engine.gpu)
     if blind and any(row.cause == "unknown" for row in audit.rows):
-        verdicts.append(Verdict("not-looked", subject="gpu"))
+        verdicts.append(DoctorVerdict("not-looked", subject="gpu"))
     if not verdicts:
-        verdicts = list(_not_looked(audit)) or [Verdict("nothing", unknown=audit.unknown_count)]
+        verdicts = list(_not_looked(audit)) or [
+            DoctorVerdict("nothing", unknown=audit.unknown_count)
+        ]
     return tuple(sorted(verdicts, key=lambda one: VERDICTS.index(one.kind)))
 
 
-def verdicts_of_machine(machine: Machine, findings: Sequence[Finding]) -> tuple[Verdict, ...]:
+def verdicts_of_machine(machine: Machine, findings: Sequence[Finding]) -> tuple[DoctorVerdict, ...]:
     """The same of a machine and what is installed on it."""
     if findings:
         return tuple(_of_findings(findings))
     if not machine.gpu:
-        return (Verdict("not-looked", subject="no-gpu"),)
+        return (DoctorVerdict("not-looked", subject="no-gpu"),)
     if not machine.version("vllm"):
-        return (Verdict("not-looked", subject="no-vllm"),)
-    return (Verdict("nothing"),)
+        return (DoctorVerdict("not-looked", subject="no-vllm"),)
+    return (DoctorVerdict("nothing"),)
 
 
-def _failed(audit: Audit) -> Iterator[Verdict]:
+def _failed(audit: Audit) -> Iterator[DoctorVerdict]:
     failure, cause = audit.failure, audit.failure_cause
     if failure is None or cause is None:
         return
     kind = "died" if failure.serving else "not-started"
-    yield Verdict(
+    yield DoctorVerdict(
         "failed-before" if failure.recovered else kind, cause.id, cause.layers, cause.what,
         fix=cause.fix, line=failure.line,
     )  # fmt: skip
 
 
-def _layers(audit: Audit) -> Iterator[Verdict]:
+def _layers(audit: Audit) -> Iterator[DoctorVerdict]:
     """Layers that do not run as they could; alike ones together."""
     capability = capability_of(audit.engine)
     kinds: dict[tuple[str, str, str], list[AuditRow]] = {}
@@ -110,55 +112,55 @@ def _layers(audit: Audit) -> Iterator[Verdict]:
         first_row = rows[0]
         kernel = next((w.family or w.kernel for w in first_row.witnesses), "")
         layers = tuple(dict.fromkeys(row.layer for row in rows))
-        yield Verdict(
+        yield DoctorVerdict(
             kind, first_row.cause, ", ".join(layers), kernel,
             executed, "" if first_row.cause == "unknown" else why, first_row.fix,
             layers=layers, weights=first_row.weights,
         )  # fmt: skip
 
 
-def _full(audit: Audit) -> Iterator[Verdict]:
+def _full(audit: Audit) -> Iterator[DoctorVerdict]:
     load = audit.load
     if load is not None and load.full and load.full >= _BUSY * load.busy:
-        yield Verdict(
+        yield DoctorVerdict(
             "kv-full", running=load.running, waiting=load.waiting, preemptions=load.preemptions,
             line=load.first,
         )  # fmt: skip
 
 
-def _graphs(audit: Audit) -> Iterator[Verdict]:
+def _graphs(audit: Audit) -> Iterator[DoctorVerdict]:
     if audit.engine.eager or audit.engine.graph_mode == "NONE":
         lines = audit.log_rows("eager", "graphs-skipped", "graphs-off", "graph-mode")
         line = next((row.line for row in lines), 0)
-        yield Verdict("eager", line=line)
+        yield DoctorVerdict("eager", line=line)
         return
     for row in audit.log_rows("graph-mode"):
         if row.value == "PIECEWISE":
-            yield Verdict("piecewise", line=row.line)
+            yield DoctorVerdict("piecewise", line=row.line)
             return
 
 
-def _attention(audit: Audit) -> Iterator[Verdict]:
+def _attention(audit: Audit) -> Iterator[DoctorVerdict]:
     for row in audit.log_rows("attention-forced")[:1]:
-        yield Verdict("attention-forced", "head-sizes", row.value, row.detail, line=row.line)
+        yield DoctorVerdict("attention-forced", "head-sizes", row.value, row.detail, line=row.line)
 
 
-def _known_issue(audit: Audit) -> Iterator[Verdict]:
+def _known_issue(audit: Audit) -> Iterator[DoctorVerdict]:
     # A message that only misleads is no matter of its own.
     for issue in [one for one in audit.known_issues if one.kind != "message"][:1]:
-        yield Verdict("known-issue", issue.id, issue.issue, issue.what, why=issue.effect,
+        yield DoctorVerdict("known-issue", issue.id, issue.issue, issue.what, why=issue.effect,
                       fix=issue.remedy)  # fmt: skip
 
 
-_LOOKS: tuple[Callable[[Audit], Iterator[Verdict]], ...] = (
+_LOOKS: tuple[Callable[[Audit], Iterator[DoctorVerdict]], ...] = (
     _failed, _layers, _full, _graphs, _attention, _known_issue,
 )  # fmt: skip
 
 
-def _of_findings(findings: Sequence[Finding]) -> Iterator[Verdict]:
+def _of_findings(findings: Sequence[Finding]) -> Iterator[DoctorVerdict]:
     for finding in findings[:1]:
         what = first_sentence(finding.text)
-        yield Verdict("finding", finding.key or finding.id, what=what, fix=finding.fix)
+        yield DoctorVerdict("finding", finding.key or finding.id, what=what, fix=finding.fix)
 
 
 def _came_further(audit: Audit) -> bool:
@@ -166,7 +168,7 @@ def _came_further(audit: Audit) -> bool:
     return any(row.topic in _FURTHER for row in audit.log)
 
 
-def _not_looked(audit: Audit) -> Iterator[Verdict]:
+def _not_looked(audit: Audit) -> Iterator[DoctorVerdict]:
     missing = ""
     if not (audit.rows or audit.log or audit.engine.vllm or audit.load):
         missing = "everything"
@@ -182,7 +184,7 @@ def _not_looked(audit: Audit) -> Iterator[Verdict]:
         missing = "gpu"
     if missing:
         load = audit.load
-        yield Verdict(
+        yield DoctorVerdict(
             "not-looked", subject=missing, unknown=audit.unknown_count,
             running=load.running if load else 0, waiting=load.waiting if load else 0,
         )  # fmt: skip

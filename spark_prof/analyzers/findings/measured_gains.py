@@ -9,7 +9,7 @@ from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.findings.other_backends import kernel_families
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.tuning import Run, Tuned, known_runs
+from spark_prof.kernels.tuning import Tuned, TuningRun, known_runs
 from spark_prof.rules import thresholds
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.rules.environment import UNKNOWN, version_of
@@ -145,8 +145,8 @@ def _times(row: Tuned) -> float:
 
 
 def _like(
-    size: float, slot: str, weight_format: str, kernel: str, runs: Sequence[Run]
-) -> Iterator[tuple[Tuned, Run]]:
+    size: float, slot: str, weight_format: str, kernel: str, runs: Sequence[TuningRun]
+) -> Iterator[tuple[Tuned, TuningRun]]:
     """Measurements of weights of a format and so many bytes.
 
     Those of a kernel that quantizes BF16 at load stand beside the same GPU's cuBLAS of the BF16
@@ -174,7 +174,9 @@ def _like(
             yield replace(row, fallback=other.fallback, fallback_us=other.fallback_us), run
 
 
-def _around(tokens: float, rows: Iterable[tuple[Tuned, Run]]) -> Iterator[tuple[Tuned, Run]]:
+def _around(
+    tokens: float, rows: Iterable[tuple[Tuned, TuningRun]]
+) -> Iterator[tuple[Tuned, TuningRun]]:
     """Of the measurements those at the next smaller and the next larger number of tokens."""
     ordered = sorted(rows, key=lambda pair: pair[0].work.tokens)
     below = max((r.work.tokens for r, _ in ordered if r.work.tokens <= tokens), default=None)

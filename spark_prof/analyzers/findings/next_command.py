@@ -25,7 +25,7 @@ from spark_prof.analyzers.recorded_command import (
 from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.analyzers.typed_command import (
     NONE,
-    Command,
+    TypedCommand,
     command,
     recorded,
     source_word,
@@ -97,7 +97,7 @@ def _with_commands(finding: Finding, report: Report, page: str) -> Finding:
     return replace(finding, command=typed, verify=verify, recorded_as=recorded_words)
 
 
-def _command(action: Action, report: Report) -> Command | None:
+def _command(action: Action, report: Report) -> TypedCommand | None:
     """The command of an action; None where the engine's own words are not let through."""
     start = _start(action, report)
     if start is None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.swapped_run import runs_already
-from spark_prof.rules.backend_order import NEWEST, Backend, backends_for
-from spark_prof.rules.backends import Choice, choice_of, family_of_kernel
+from spark_prof.rules.backend_order import NEWEST, KernelBackend, backends_for
+from spark_prof.rules.backends import LibraryBackends, choice_of, family_of_kernel
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tune_candidates import FOREIGN
 
@@ -72,7 +72,7 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
     return Others(option, stored, capability, values, True, later, packages)
 
 
-def _before(rows: tuple[Backend, ...], running: frozenset[str]) -> set[str]:
+def _before(rows: tuple[KernelBackend, ...], running: frozenset[str]) -> set[str]:
     """The values that a vLLM tries by itself before all that may have run."""
     place = next((i for i, row in enumerate(rows) if row.value in running), len(rows))
     return {row.value for row in rows[:place] if row.by_itself}
@@ -129,13 +129,13 @@ def _attention(report: Report) -> str:
     return "sinks" if report.run.architecture == "GptOssForCausalLM" else "plain"
 
 
-def choice_of_row(row: Backend) -> Choice | None:
+def choice_of_row(row: KernelBackend) -> LibraryBackends | None:
     """What a backend is, as its format has it."""
     return choice_of(f"{row.stored}.{row.name}") or choice_of(row.value)
 
 
 def _running_values(
-    report: Report, component: str, kernel: str, rows: tuple[Backend, ...]
+    report: Report, component: str, kernel: str, rows: tuple[KernelBackend, ...]
 ) -> frozenset[str] | None:
     """The values that may be what ran, or that would not keep the scheme; None if unknown."""
     if not rows:

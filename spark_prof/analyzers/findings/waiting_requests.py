@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spark_prof.analyzers.findings.rule import Observation, rule
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.requests.request_rows import Served
+from spark_prof.analyzers.requests.request_rows import RequestSummary
 from spark_prof.rules import thresholds
 
 _FEWEST = thresholds.QUEUE_REQUESTS.value
@@ -51,7 +51,7 @@ def _kv(report: Report) -> Iterator[Observation]:
     )  # fmt: skip
 
 
-def _queued(served: Served | None) -> str:
+def _queued(served: RequestSummary | None) -> str:
     """What the queue takes of a first token's time; empty where that is not most of it."""
     queue, ttft = (served.part("queue"), served.ttft) if served else (None, None)
     if served is None or queue is None or ttft is None or served.whole < _FEWEST:
@@ -64,7 +64,7 @@ def _queued(served: Served | None) -> str:
     )
 
 
-def _evidence(served: Served) -> tuple[str, ...]:
+def _evidence(served: RequestSummary) -> tuple[str, ...]:
     return (
         f"{served.whole} requests from their arrival to their end, by the scheduler's own record.",
     )

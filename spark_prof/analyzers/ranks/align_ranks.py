@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.rank_layout import Layout, Team, clock_name
+from spark_prof.analyzers.rank_layout import RankLayout, Team, clock_name
 from spark_prof.analyzers.ranks.collective_calls import JOINT, collective_calls
 from spark_prof.arrays import Int64s
 from spark_prof.traces.bundle import Bundle
@@ -195,7 +195,7 @@ class Teamwork:
     most_steps: int
 
 
-def teamwork_of(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
+def teamwork_of(bundle: Bundle, layout: RankLayout) -> tuple[Teamwork, ...]:
     """One entry per group of which at least two ranks were recorded.
 
     Where experts are spread over replicas of one rank each, all of them are one group.
@@ -212,7 +212,7 @@ def teamwork_of(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
     return tuple(teamworks)
 
 
-def _across_replicas(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
+def _across_replicas(bundle: Bundle, layout: RankLayout) -> tuple[Teamwork, ...]:
     """Empty where nothing tells a replica's own collectives from those of all replicas."""
     clocks = {clock_name(bundle.facts(rank)) for rank in bundle.ranks}
     if layout.tensor > 1 or layout.pipeline > 1 or len(clocks) > 1 or len(bundle.ranks) < 2:

@@ -33,7 +33,7 @@ _MOST_ALIKE = 0.98
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A mean and the interval in which the true one lies, at a confidence."""
 
     mean: float
@@ -41,7 +41,7 @@ class Interval:
     high: float
 
 
-def interval_of_mean(values: Floats, wrong: float) -> Interval:
+def interval_of_mean(values: Floats, wrong: float) -> ConfidenceInterval:
     """The mean of values that follow each other in time, which need not be independent.
 
     By Student's t, from what is left without a steady drift: by how much neighbours are alike and,
@@ -68,7 +68,7 @@ def interval_of_mean(values: Floats, wrong: float) -> Interval:
         means = np.array([block.mean() for block in np.array_split(rest, _BLOCKS)])
         error = sqrt(float(means @ means) / (_BLOCKS - 2) / _BLOCKS)
         width = max(width, error * student_quantile(1 - wrong / 2, _BLOCKS - 2))
-    return Interval(mean, mean - width, mean + width)
+    return ConfidenceInterval(mean, mean - width, mean + width)
 
 
 def usual_steps(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -138,7 +138,7 @@ def _of_calls(
     )
 
 
-def _latest(late: Floats, took: Floats) -> tuple[list[int], int, Interval] | None:
+def _latest(late: Floats, took: Floats) -> tuple[list[int], int, ConfidenceInterval] | None:
     """Columns from the latest on, how many of them are late, and by how much at least.
 
     Of the late ones the least late is compared with the latest of the others: as much a repair of
@@ -146,7 +146,7 @@ def _latest(late: Floats, took: Floats) -> tuple[list[int], int, Interval] | Non
     as long as others': who comes later to a collective also leaves it after a shorter time.
     """
     order = np.argsort(-late.mean(axis=0), kind="stable").tolist()
-    best: tuple[list[int], int, Interval] | None = None
+    best: tuple[list[int], int, ConfidenceInterval] | None = None
     for number in range(1, len(order) // 2 + 1):
         here, there = order[number - 1], order[number]
         difference = min(

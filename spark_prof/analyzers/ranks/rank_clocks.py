@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.rank_layout import Layout, clock_name, layout_of
+from spark_prof.analyzers.rank_layout import RankLayout, clock_name, layout_of
 from spark_prof.analyzers.ranks.align_ranks import Teamwork, teamwork_of
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.traces.bundle import Bundle
@@ -159,7 +159,9 @@ class RankClock:
         return self.same_host and abs(self.offset.ns) > self.offset.uncertainty_ns
 
 
-def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tuple[RankClock, ...]:
+def clocks_of(
+    bundle: Bundle, layout: RankLayout, works: Sequence[Teamwork]
+) -> tuple[RankClock, ...]:
     """One entry per recorded rank but the lowest, which is the reference."""
     if len(bundle.ranks) < 2:
         return ()
@@ -202,7 +204,7 @@ def _by_collectives(
     return offset_of_collectives(*times), times.shape[1]
 
 
-def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Offset | None:
+def _by_steps(bundle: Bundle, layout: RankLayout, clock: str, there: set[int]) -> Offset | None:
     """From the scheduler's record, where the scheduler read the reference clock."""
     workers: list[pd.DataFrame] = []
     for name, facts in bundle.meta.facts.items():

@@ -24,7 +24,7 @@ from spark_prof.analyzers.model import (
     Lateness,
     SlowStep,
 )
-from spark_prof.analyzers.rank_layout import Layout, layout_of
+from spark_prof.analyzers.rank_layout import RankLayout, layout_of
 from spark_prof.analyzers.ranks.align_ranks import Teamwork, teamwork_of
 from spark_prof.analyzers.ranks.collective_calls import collective_calls, collective_kind
 from spark_prof.analyzers.ranks.lateness import lateness_of, usual_steps
@@ -128,7 +128,7 @@ def hidden_in(bundle: Bundle) -> tuple[str, ...]:
 
 
 def remarks(
-    layout: Layout,
+    layout: RankLayout,
     works: Sequence[Teamwork],
     clocks: Sequence[RankClock],
     contradictory: int,

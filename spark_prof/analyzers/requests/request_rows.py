@@ -46,7 +46,7 @@ class LimitRow:
 
 
 @dataclass(frozen=True)
-class Served:
+class RequestSummary:
     """All requests of a recording.
 
     Percentiles are of those that are whole: seen from their arrival to their end, with a token, and

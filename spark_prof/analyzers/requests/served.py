@@ -15,7 +15,7 @@ from spark_prof.analyzers.requests.request_rows import (
     FirstTokenPart,
     LimitRow,
     Percentiles,
-    Served,
+    RequestSummary,
 )
 from spark_prof.analyzers.requests.request_times import (
     ABORTED,
@@ -33,7 +33,7 @@ from spark_prof.vocabulary import LIMITS
 _BAND = 0.05  # of the requests, on each side of a percentile, whose parts stand for it
 
 
-def served_of(bundle: Bundle, rank: int | None = None) -> Served | None:
+def served_of(bundle: Bundle, rank: int | None = None) -> RequestSummary | None:
     """The requests of a recording; None where it has none, as an older one or an import.
 
     Args:
@@ -54,7 +54,7 @@ def served_of(bundle: Bundle, rank: int | None = None) -> Served | None:
     states = Counter(requests["state"].tolist())
     placed = requests[requests["scheduled_ns"] > 0]
     cached = placed["cached_tokens"].to_numpy(np.int64)
-    return Served(
+    return RequestSummary(
         requests=len(requests),
         whole=len(whole),
         aborted=states[ABORTED],

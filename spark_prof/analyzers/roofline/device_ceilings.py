@@ -16,8 +16,8 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     RooflineRow,
     totals,
 )
-from spark_prof.rules.gpus import GPUS, Figure, find_gpu
-from spark_prof.traces.measured import Measured
+from spark_prof.rules.gpus import GPUS, SourcedFigure, find_gpu
+from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.vocabulary import PRECISIONS
 
 _FROM_BYTES = (
@@ -113,7 +113,7 @@ def _without_wrong_floors(
 
 
 def ceilings_of(
-    gpu: str, compute_capability: str | None, measured: Measured | None = None
+    gpu: str, compute_capability: str | None, measured: MeasuredMachine | None = None
 ) -> Ceilings:
     """The ceilings of a GPU, or of a processor that was measured.
 
@@ -135,7 +135,7 @@ def ceilings_of(
         clocks, smallest = measured.after.words, measured.value("launch_graph")
         for measurement in measured.measurements:
             if measurement.quantity == "read":
-                reached = Figure(
+                reached = SourcedFigure(
                     measurement.value, f"measured here on {measured.taken}: {measurement.how}"
                 )
     return Ceilings(

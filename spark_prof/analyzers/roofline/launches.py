@@ -12,7 +12,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.roofline.needs import LayerWork, Load, Shape, reading
+from spark_prof.analyzers.roofline.needs import LayerWork, ModelShape, StepLoad, reading
 from spark_prof.analyzers.roofline.roofline_rows import Place
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from spark_prof.rules.components import DRAFTER, LM_HEAD, part_of
@@ -97,7 +97,7 @@ def attributed_work(launches: Iterable[Launch], works: Iterable[LayerWork]) -> l
 
 
 def drafted_work(
-    launches: Iterable[Launch], weights: Iterable[Weights], load: Load, shape: Shape
+    launches: Iterable[Launch], weights: Iterable[Weights], load: StepLoad, shape: ModelShape
 ) -> list[AttributedWork]:
     """What a drafter reads of a head, its own or the model's that it shares.
 
@@ -211,7 +211,7 @@ class StepGroup(NamedTuple):
     """Steps of one phase with about as many tokens."""
 
     step: int  # the one that stands for them, a step from their middle
-    load: Load
+    load: StepLoad
     share: float  # of the phase's steps
 
 
@@ -238,7 +238,9 @@ def groups_of(steps: pd.DataFrame, phase: str) -> list[StepGroup]:
     number = np.searchsorted(np.array(bounds), loads["tokens"], side="right")
     return [
         StepGroup(
-            int(mine.index[len(mine) // 2]), Load(*map(float, mine.mean())), len(mine) / len(loads)
+            int(mine.index[len(mine) // 2]),
+            StepLoad(*map(float, mine.mean())),
+            len(mine) / len(loads),
         )
         for _, mine in loads.groupby(number)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_prof.analyzers.ceilings.ceiling_rows import State
+from spark_prof.analyzers.ceilings.ceiling_rows import SequenceState
 from spark_prof.analyzers.ceilings.config import Config, architecture_of, layer_kinds
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.weight_bytes import Weights
@@ -15,7 +15,7 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Numbers of a model as one rank has it; 0 where the configuration does not tell."""
 
     hidden: int = 0  # width of the residual stream
@@ -48,7 +48,7 @@ class Shape:
         return max(self.chosen - (self.experts - self.experts_here), 0)
 
 
-def shape_of(facts: Mapping[str, Any]) -> Shape:
+def shape_of(facts: Mapping[str, Any]) -> ModelShape:
     """The shape of a recorded model, from the facts of a rank."""
     read = Config(mapping_in(facts, "model_config"))
     ranks = ranks_of(facts, "tensor")
@@ -59,11 +59,11 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
     states = architecture_of(read).states
     recurrent = [s for s in states if s.kind == "recurrent"]
-    cached = next((s for s in states if s.kind != "recurrent"), State(0, "kv", 0))
+    cached = next((s for s in states if s.kind != "recurrent"), SequenceState(0, "kv", 0))
     sparse = cached.window if cached.kind == "latent" else 0
     heads = max(read.heads // ranks, min(read.heads, 1))
     kv_heads = max(read.kv_heads // ranks, min(read.kv_heads, 1))
-    return Shape(
+    return ModelShape(
         hidden=read.hidden,
         heads=heads,
         kv_heads=kv_heads,
@@ -93,7 +93,7 @@ _LOGIT_BYTES = 4  # vLLM samples from logits in float32
 
 
 @dataclass(frozen=True)
-class Load:
+class StepLoad:
     """What a step works on; means where several steps are alike."""
 
     tokens: float  # tokens that go through the layers, drafts included
@@ -127,7 +127,7 @@ class LayerWork:
     weights: Weights | None = None  # what it reads of the model, None for nothing
 
 
-def reading(weights: Weights, load: Load, shape: Shape) -> LayerWork:
+def reading(weights: Weights, load: StepLoad, shape: ModelShape) -> LayerWork:
     """The work that reads those weights."""
     component, layer = weights.component, weights.layer
     rows = load.sampled if component == "lm_head" else load.tokens
@@ -149,7 +149,7 @@ def reading(weights: Weights, load: Load, shape: Shape) -> LayerWork:
     return LayerWork(component, layer, "product", weights.what, need, weights)
 
 
-def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bool]:
+def _part(weights: Weights, tokens: float, shape: ModelShape) -> tuple[float, str, bool]:
     """Which share of the weights so many tokens surely need, in words, and whether it may be more.
 
     Each token takes different experts, but all tokens may take the same.
@@ -162,7 +162,7 @@ def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bo
     return share, f"at least {some}" if more else some, more
 
 
-def attention(layer: int, load: Load, shape: Shape) -> tuple[LayerWork, LayerWork]:
+def attention(layer: int, load: StepLoad, shape: ModelShape) -> tuple[LayerWork, LayerWork]:
     """Attention in that layer, and the KV cache's write before it."""
     window = shape.window(layer)
     name = f"KV cache, {window} tokens at most" if window else "KV cache"
@@ -183,14 +183,14 @@ def attention(layer: int, load: Load, shape: Shape) -> tuple[LayerWork, LayerWor
     )
 
 
-def state(layer: int, load: Load, shape: Shape) -> LayerWork:
+def state(layer: int, load: StepLoad, shape: ModelShape) -> LayerWork:
     """The recurrent state of a layer that keeps one in place of a KV cache."""
     moved = load.requests * shape.state_bytes
     return LayerWork("ssm", layer, "state", "recurrent state", Need(moved, moved, 0))
 
 
 def elementwise(
-    component: str, layer: int, load: Load, shape: Shape, norms: int = 1
+    component: str, layer: int, load: StepLoad, shape: ModelShape, norms: int = 1
 ) -> LayerWork | None:
     """The small kernels of a component in that layer, -1 for none, with so many norms in it."""
     widths = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_prof.rules.gpus import Figure
+from spark_prof.rules.gpus import SourcedFigure
 
 
 class Place(NamedTuple):
@@ -22,10 +22,10 @@ class Ceilings:
     """What the GPU allows."""
 
     gpu: str
-    data_sheet: Figure | None = None  # of its memory; None where the GPU is not known
+    data_sheet: SourcedFigure | None = None  # of its memory; None where the GPU is not known
     # What a kernel that only reads reached: measured on this machine, else measured or reported for
     # such a GPU; None where unknown.
-    reached: Figure | None = None
+    reached: SourcedFigure | None = None
     peaks: tuple[tuple[str, float], ...] = ()  # operations per second by precision
     peak_source: str = ""  # whose peaks those are
     clocks: str = ""  # how the clocks stood when it was measured, empty where it was not
@@ -34,7 +34,7 @@ class Ceilings:
     peaks_measured: bool = False  # whether those peaks were, which a better kernel may pass
 
     @property
-    def bandwidth(self) -> Figure | None:
+    def bandwidth(self) -> SourcedFigure | None:
         """The one that lower bounds use: what was reached, else that of the data sheet."""
         return self.reached or self.data_sheet
 

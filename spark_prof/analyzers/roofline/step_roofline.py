@@ -24,8 +24,8 @@ from spark_prof.analyzers.roofline.launches import (
 )
 from spark_prof.analyzers.roofline.needs import (
     LayerWork,
-    Load,
-    Shape,
+    ModelShape,
+    StepLoad,
     attention,
     elementwise,
     ranks_of,
@@ -56,7 +56,7 @@ from spark_prof.analyzers.roofline.weight_bytes import (
 )
 from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.measured import Measured
+from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.traces.swapped import layers_of, tensors_of
 
 _LARGE = 1 << 20
@@ -95,7 +95,7 @@ def step_needs(
     groups: Sequence[StepGroup],
     launches: Mapping[int, Sequence[Launch]],
     weights: Sequence[Weights],
-    shape: Shape,
+    shape: ModelShape,
     drafter: Sequence[Weights] = (),
 ) -> StepNeeds:
     """What the steps of those groups need, and of which kernels; `drafter` are its own weights."""
@@ -125,7 +125,7 @@ def step_needs(
 
 
 def _works(
-    weights: Sequence[Weights], launches: Sequence[Launch], load: Load, shape: Shape
+    weights: Sequence[Weights], launches: Sequence[Launch], load: StepLoad, shape: ModelShape
 ) -> list[LayerWork]:
     works = [reading(entry, load, shape) for entry in weights]
     width = shape.hidden * shape.activation_bytes
@@ -151,7 +151,7 @@ def roofline_of(
     kernels: Sequence[KernelRow],
     summary: Steps,
     counters: Counters | None = None,
-    measured: Measured | None = None,
+    measured: MeasuredMachine | None = None,
 ) -> Roofline | None:
     """The roofline of one rank; None where no decode or prefill step is known by its tokens."""
     facts = bundle.facts(rank)
@@ -210,7 +210,9 @@ def roofline_of(
     return Roofline(ceilings, tuple(phases), streamed, tuple(notes))
 
 
-def streamed_weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], list[str]]:
+def streamed_weights(
+    bundle: Bundle, rank: int, shape: ModelShape
+) -> tuple[list[Weights], list[str]]:
     """The model's weights, and what to know about them."""
     layers, tensors = layers_of(bundle, rank), tensors_of(bundle, rank)
     facts = bundle.facts(rank)
@@ -251,7 +253,7 @@ def _moved(
 
 
 def _streamed(
-    weights: Sequence[Weights], groups: Sequence[StepGroup], shape: Shape, total: float
+    weights: Sequence[Weights], groups: Sequence[StepGroup], shape: ModelShape, total: float
 ) -> tuple[StreamedWeights, ...]:
     sizes: dict[tuple[str, str, bool], float] = defaultdict(float)
     parts: dict[tuple[str, str, bool], str] = {}

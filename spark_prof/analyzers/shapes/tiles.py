@@ -211,11 +211,11 @@ def _tile(
     return Tile(family, first or 0, second or 0, depth, rows)
 
 
-class _Node(NamedTuple):
+class _SymbolNode(NamedTuple):
     """A type, a template or a value of a symbol."""
 
     name: str  # without its namespaces; a value's digits; empty for a pack
-    arguments: tuple[_Node, ...] = ()  # of the template; of a pack its parts
+    arguments: tuple[_SymbolNode, ...] = ()  # of the template; of a pack its parts
 
 
 class _Symbol:
@@ -229,17 +229,17 @@ class _Symbol:
 
     def __init__(self, symbol: str) -> None:
         self._text, self._at = symbol, len("_Z")
-        self.substitutions: list[_Node] = []  # what may be referred to, in order
+        self.substitutions: list[_SymbolNode] = []  # what may be referred to, in order
 
-    def name(self) -> _Node:
+    def name(self) -> _SymbolNode:
         """A name with its template arguments; each of its beginnings can be referred to."""
         nested = self._next("N")
-        node: _Node | None = None
+        node: _SymbolNode | None = None
         while True:
             if node and nested and self._next("E"):
                 return node
             if node and self._next("I"):
-                node = self._keep(_Node(node.name, self._arguments()))
+                node = self._keep(_SymbolNode(node.name, self._arguments()))
             elif (nested or not node) and (length := self._next("[0-9]{1,4}")):
                 node = self._keep(self._source_name(length))
             elif node and not nested:
@@ -249,43 +249,43 @@ class _Symbol:
             elif not node and (reference := self._next("S[0-9A-Z]{0,4}_")):
                 node = self.substitutions[int(reference[1:-1], 36) + 1 if reference[1:-1] else 0]
             elif not node and (reference := self._next("T[0-9]{0,3}_")):
-                node = self._keep(_Node(reference))
+                node = self._keep(_SymbolNode(reference))
             else:
                 # Cut short, or with what no kernel's name needs.
                 raise ValueError
 
-    def _argument(self) -> _Node:
+    def _argument(self) -> _SymbolNode:
         """A type, a value or a pack of them."""
         if self._next("J"):
-            return _Node("", self._arguments())
+            return _SymbolNode("", self._arguments())
         if self._next("L"):
             self._argument()
             value = self._next("n?[0-9]{1,18}")
             if not value or not self._next("E"):
                 raise ValueError
-            return _Node(value)
+            return _SymbolNode(value)
         if letter := self._next("[vwbcahstijlmxynofdegz]"):
-            return _Node(letter)
+            return _SymbolNode(letter)
         if letter := self._next("[PROKV]"):
-            return self._keep(_Node(letter, (self._argument(),)))
+            return self._keep(_SymbolNode(letter, (self._argument(),)))
         return self.name()
 
-    def _arguments(self) -> tuple[_Node, ...]:
+    def _arguments(self) -> tuple[_SymbolNode, ...]:
         arguments = []
         while not self._next("E"):
             arguments.append(self._argument())
         return tuple(arguments)
 
-    def _source_name(self, length: str) -> _Node:
+    def _source_name(self, length: str) -> _SymbolNode:
         begin, self._at = self._at, self._at + int(length)
-        return _Node(self._text[begin : self._at])
+        return _SymbolNode(self._text[begin : self._at])
 
     def _next(self, pattern: str) -> str:
         match = re.compile(pattern).match(self._text, self._at)
         self._at = match.end() if match else self._at
         return match[0] if match else ""
 
-    def _keep(self, node: _Node) -> _Node:
+    def _keep(self, node: _SymbolNode) -> _SymbolNode:
         self.substitutions.append(node)
         return node
 
@@ -309,7 +309,7 @@ def _cutlass_tile(symbol: str) -> Tile | None:
     except (ValueError, IndexError, RecursionError):
         return None
     epilogues = (node for node in read.substitutions if node.name == "CollectiveEpilogue")
-    arguments = _flat(next((node for node in epilogues if node.arguments), _Node("")))
+    arguments = _flat(next((node for node in epilogues if node.arguments), _SymbolNode("")))
     if len(symbol) > _LONGEST or len(arguments) <= _RESULT_STRIDE:
         return None
     sides = _constants(arguments[_TILE])
@@ -323,7 +323,7 @@ def _cutlass_tile(symbol: str) -> Tile | None:
     return _tile("CUTLASS 3", first, second, depth, tokens)
 
 
-def _flat(node: _Node) -> list[_Node]:
+def _flat(node: _SymbolNode) -> list[_SymbolNode]:
     """Its arguments, those of a pack among them."""
     return [
         part
@@ -332,7 +332,7 @@ def _flat(node: _Node) -> list[_Node]:
     ]
 
 
-def _constants(node: _Node) -> list[int | None]:
+def _constants(node: _SymbolNode) -> list[int | None]:
     """The numbers of a cute::tuple, or of a pointer to one; None for one only the launch knows."""
     if node.name == "P":
         node = node.arguments[0]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from spark_prof.analyzers.startup.start_rows import StageRow, Startup
-from spark_prof.analyzers.startup.starts import Passage, Start, starts_of
+from spark_prof.analyzers.startup.starts import EngineStart, Passage, starts_of
 from spark_prof.rules.start_advice import START_ADVICE
 from spark_prof.rules.start_stages import STAGES, UP
 from spark_prof.traces.readers.engine_log import EngineLog
@@ -62,7 +62,7 @@ def _without_times(marks: StartMarks) -> Startup | None:
     return Startup((), 0.0, None, False, "", 0, 0, notes=(note,))
 
 
-def _notes(startup: Startup, start: Start) -> tuple[str, ...]:
+def _notes(startup: Startup, start: EngineStart) -> tuple[str, ...]:
     notes = []
     if startup.starts > 1:
         which = "the last that came up" if startup.complete else "the last"
@@ -77,7 +77,7 @@ def _notes(startup: Startup, start: Start) -> tuple[str, ...]:
 class _Account:
     """Seconds by stage, interval after interval."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: EngineStart) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.lines: dict[str, int] = {}
         self._longest: dict[str, float] = defaultdict(float)

@@ -23,7 +23,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Start:
+class EngineStart:
     """One start of an engine."""
 
     first: int  # the second of its first line
@@ -39,7 +39,7 @@ _JITTER = 2
 """Seconds by which the lines of two processes may change places on their way into a file."""
 
 
-def starts_of(marks: StartMarks) -> tuple[Start, ...]:
+def starts_of(marks: StartMarks) -> tuple[EngineStart, ...]:
     """The starts of a log in their order; none where fewer than two of its lines have a time."""
     marks = _unrolled(marks)
     groups = [group for group in _groups(marks.marks) if _times(group)]
@@ -95,7 +95,7 @@ def _groups(marks: Iterable[Mark]) -> list[list[Mark]]:
     return groups
 
 
-def _start(marks: Sequence[Mark], first: int, last: int) -> Start:
+def _start(marks: Sequence[Mark], first: int, last: int) -> EngineStart:
     up = next((name for name in UP if any(mark.milestone == name for mark in marks)), "")
     if up:
         end = max(at for at, mark in enumerate(marks) if mark.milestone == up)
@@ -105,7 +105,7 @@ def _start(marks: Sequence[Mark], first: int, last: int) -> Start:
         last = passages[-1].second
     backwards = _backwards(marks, first, last)
     ranks = sum(_ranks(marks).values())
-    return Start(first, last, passages, bool(up), ranks, backwards)
+    return EngineStart(first, last, passages, bool(up), ranks, backwards)
 
 
 def _ranks(marks: Iterable[Mark]) -> Counter[str]:

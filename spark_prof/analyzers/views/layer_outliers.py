@@ -93,7 +93,7 @@ _MAD_EFFICIENCY = 0.5
 
 
 @dataclass(frozen=True)
-class LayerGroup:
+class EqualLayers:
     """Layers that are alike in a component, and their median over the steps in microseconds."""
 
     component: str
@@ -102,7 +102,7 @@ class LayerGroup:
     middle_us: float
 
     @classmethod
-    def of(cls, component: str, layers: Sequence[int], ns: Floats) -> LayerGroup:
+    def of(cls, component: str, layers: Sequence[int], ns: Floats) -> EqualLayers:
         """The layers of which each has a row of times in the steps."""
         us = np.median(ns, axis=1) / 1e3
         return cls(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
@@ -114,7 +114,7 @@ class OutlierCell:
 
     layer: int
     us: float
-    like: LayerGroup
+    like: EqualLayers
     scale: float  # by how many times the expected scatter it is away, below 0 where it is faster
 
     @property
@@ -133,7 +133,7 @@ class LayerComparison:
     """What comparing the layers found."""
 
     outliers: tuple[OutlierCell, ...]  # those that take the most time more or less first
-    groups: tuple[LayerGroup, ...]
+    groups: tuple[EqualLayers, ...]
     tested: int
     untested: int  # cells that were not, as they have too few like them
     threshold: float  # of `OutlierCell.scale` in the largest group
@@ -151,12 +151,12 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> LayerCom
     if not steps:
         return LayerComparison((), (), 0, 0, math.inf, 0, enough)
     pairs: list[_GroupPair] = []
-    groups: list[LayerGroup] = []
+    groups: list[EqualLayers] = []
     untested = 0
     for component, layer_groups in layers_by_kernels(makeup):
         times = [ns[[row[layer, component] for layer in layers]] for layers in layer_groups]
         component_groups = [
-            LayerGroup.of(component, *pair) for pair in zip(layer_groups, times, strict=True)
+            EqualLayers.of(component, *pair) for pair in zip(layer_groups, times, strict=True)
         ]
         groups += component_groups
         for place, layers in enumerate(layer_groups):
@@ -204,7 +204,7 @@ class _GroupPair:
     """A group held against one, mostly itself; all in nanoseconds."""
 
     def __init__(
-        self, like: LayerGroup, group: LayerGroup, like_ns: Floats, own_ns: Floats
+        self, like: EqualLayers, group: EqualLayers, like_ns: Floats, own_ns: Floats
     ) -> None:
         self.like, self.group = like, group
         usual = np.median(like_ns, axis=0)
@@ -235,7 +235,7 @@ _SAME_CALLS = 0.1  # calls of a step that differ by less are the same
 
 
 @dataclass(frozen=True)
-class Cause:
+class OutlierCause:
     """The kernel with the largest part of an outlier's difference, in mean steps."""
 
     name: int
@@ -248,7 +248,7 @@ class Cause:
     like_calls: float
 
 
-def cause_of(outlier: OutlierCell, makeups: Makeups) -> Cause | None:
+def cause_of(outlier: OutlierCell, makeups: Makeups) -> OutlierCause | None:
     """The kernel that makes the difference; None where mean steps do not show one."""
     layers = (outlier.layer, *(layer for layer in outlier.like.layers if layer != outlier.layer))
     parts = [
@@ -265,5 +265,5 @@ def cause_of(outlier: OutlierCell, makeups: Makeups) -> Cause | None:
         if abs(part.calls - calls) >= _SAME_CALLS:
             kind = "calls" if part.calls and calls else "other"
         if (part.us > us) == (outlier.share > 0):
-            causes.append(Cause(name, kind, part.us, us, part.calls, calls))
+            causes.append(OutlierCause(name, kind, part.us, us, part.calls, calls))
     return max(causes, key=lambda cause: abs(cause.us - cause.like_us), default=None)

@@ -69,7 +69,7 @@ class Waterfall:
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class _WaterfallKernel:
     """All calls of one kernel for one component in a typical step, or in a run."""
 
     kind: str  # of the part that takes what is above its floor
@@ -108,7 +108,7 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
     if not report.tokens:
         converting = {row.name for row in report.conversions.items}
         kernels = [
-            _Kernel(
+            _WaterfallKernel(
                 _kind_of(converting, k.name, k.component, "", call_us), k.component, k.calls, k.us
             )
             for k in report.kernels
@@ -205,7 +205,7 @@ def _kind_of(
     return "small" if call_us is not None and call_us < SMALL_US else "component"
 
 
-def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_Kernel]:
+def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_WaterfallKernel]:
     """The kernels of the typical step, and what of a component's part no kernel has."""
     converting = {row.name for row in report.conversions.items}
     bounds = {row.place: row.bound_us for row in phase.rows} if phase else {}
@@ -218,14 +218,16 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
         call_us = kernel.kernel_us / kernel.calls + kernel.ahead_us if kernel.calls else None
         kind = _kind_of(converting, kernel.name, kernel.component, kernel.role, call_us)
         bound = bounds.get(Place(kernel.component, kernel.role, kernel.name))
-        kernels.append(_Kernel(kind, kernel.component, kernel.calls, kernel.us, bound))
+        kernels.append(_WaterfallKernel(kind, kernel.component, kernel.calls, kernel.us, bound))
     # What steps of other phases launched, or none.
     remainders = {name: us for name, us in left.items() if us > _ROUNDING * ledger.step_us}
     kinds = {name: _kind_of((), "", name, "", None) for name in remainders}
-    return kernels + [_Kernel(kinds[name], name, 0.0, us) for name, us in remainders.items()]
+    return kernels + [
+        _WaterfallKernel(kinds[name], name, 0.0, us) for name, us in remainders.items()
+    ]
 
 
-def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel]:
+def _with_unplaced(kernels: list[_WaterfallKernel], phase: RooflinePhase) -> list[_WaterfallKernel]:
     """The kernels, with the floors of work that is known by its component only."""
     times: defaultdict[str, float] = defaultdict(float)
     unknown = [k for k in kernels if k.floor_us is None and k.kind != "conversion"]
@@ -240,7 +242,7 @@ def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel
     ]
 
 
-def _above_floor(kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...]:
+def _above_floor(kernels: Iterable[_WaterfallKernel], whole_us: float) -> tuple[Part, ...]:
     """What kernels take beyond their lower bound, or at all where that is not known, by kind."""
     parts: dict[tuple[str, str], Part] = {}
     for kernel in kernels:

@@ -35,7 +35,7 @@ from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.report_verdict import verdict_of
-from spark_prof.dashboards.section import WHOLE, Bounds
+from spark_prof.dashboards.section import WHOLE, DocumentBounds
 
 SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
@@ -89,7 +89,7 @@ def record_of(report: Report) -> dict[str, Any]:
     return {"schema": SCHEMA, "verdict": verdict_of(report), **parts}
 
 
-def write(record: Any, bounds: Bounds = WHOLE) -> str:
+def write(record: Any, bounds: DocumentBounds = WHOLE) -> str:
     """Writes dataclasses, mappings and sequences as JSON that says nothing that JSON can't."""
     # ASCII only: half of a surrogate pair in a kernel's name could not be written as UTF-8.
     return json.dumps(bounded_record(_plain(record), bounds), indent=2, allow_nan=False) + "\n"

@@ -10,10 +10,10 @@ from typing import Any
 
 from spark_prof.dashboards.section import (
     WHOLE,
-    Bounds,
     Cell,
     Column,
     Document,
+    DocumentBounds,
     Section,
     group_of,
 )
@@ -41,7 +41,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 """The keys of JSON that hold a section which is called otherwise there."""
 
 
-def bounded(document: Document, bounds: Bounds) -> Document:
+def bounded(document: Document, bounds: DocumentBounds) -> Document:
     """The document with the sections that are wanted, and so many rows of each.
 
     Raises:
@@ -56,7 +56,7 @@ def bounded(document: Document, bounds: Bounds) -> Document:
     return document if bounds.limit is None else _with_rows(document, bounds.limit)
 
 
-def bounded_record(record: Any, bounds: Bounds) -> Any:
+def bounded_record(record: Any, bounds: DocumentBounds) -> Any:
     """The same of what JSON has, already plain; `left_out` says how many rows of which list.
 
     It is `rows_left_out` where the document has a `left_out` of its own. A document that is a list

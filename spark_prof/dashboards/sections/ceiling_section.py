@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from operator import itemgetter
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Choice, GpuCeilings, Question
+from spark_prof.analyzers.ceilings.ceiling_rows import (
+    CheckpointCeilings,
+    FormatChoice,
+    GpuCeilings,
+    Question,
+)
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Column, Section, listed, table
 from spark_prof.dashboards.units import (
@@ -30,7 +35,7 @@ _MOST_UNPLACED = 8
 _LONGEST = 80
 
 
-def sections(ceilings: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
+def sections(ceilings: CheckpointCeilings, one_gpu: bool = False) -> tuple[Section, ...]:
     """Everything there is to say about a checkpoint, in reading order.
 
     The tables for one GPU are for the first of those that the ceilings were calculated for; there
@@ -47,7 +52,7 @@ def sections(ceilings: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
     )
 
 
-def at_most(ceilings: Ceilings) -> str:
+def at_most(ceilings: CheckpointCeilings) -> str:
     """How fast the model can be on the first GPU as it is, and with the weights that read least."""
     first, *rest = ceilings.choices
     gpu, now = first.gpus[0].gpu, _tokens_per_s(first)
@@ -60,7 +65,7 @@ def at_most(ceilings: Ceilings) -> str:
     return f"{line}: what a step reads bounds it."
 
 
-def _reads(ceilings: Ceilings) -> Section:
+def _reads(ceilings: CheckpointCeilings) -> Section:
     """What a step reads, component by component."""
     step = ceilings.choices[0].step
     bandwidth = ceilings.choices[0].gpus[0].nearest.bandwidth
@@ -89,14 +94,14 @@ def _reads(ceilings: Ceilings) -> Section:
     return table("step_bytes", "What a decode step reads", rows, columns, intro, below)
 
 
-def _choices(ceilings: Ceilings, one_gpu: bool) -> Section:
+def _choices(ceilings: CheckpointCeilings, one_gpu: bool) -> Section:
     """The ceilings of every choice of formats, on the first GPU and a few others."""
     names = [gpu.gpu for gpu in ceilings.choices[0].gpus]
     gpu_names = list(dict.fromkeys([names[0], *(n for n in _BESIDE if n in names)]))
     gpu_names = gpu_names[: 1 if one_gpu else len(_BESIDE)]
 
     def on(name: str, optional: bool) -> Column:
-        def speeds(choice: Choice) -> str:
+        def speeds(choice: FormatChoice) -> str:
             return next(_both(gpu) for gpu in choice.gpus if gpu.gpu == name)
 
         return cells.Written(_SHORT_NAMES.get(name, name), speeds, optional=optional)
@@ -114,7 +119,7 @@ def _choices(ceilings: Ceilings, one_gpu: bool) -> Section:
     return table("ceilings", "How fast it can be at most", ceilings.choices, columns, intro)
 
 
-def _batches(ceilings: Ceilings) -> Section:
+def _batches(ceilings: CheckpointCeilings) -> Section:
     """More sequences at a time on the first GPU."""
     columns = (
         cells.Count("Sequences", "step.question.batch"),
@@ -128,7 +133,7 @@ def _batches(ceilings: Ceilings) -> Section:
     return table("ceilings_batches", title, ceilings.batches, columns, _on_which(ceilings))
 
 
-def _contexts(ceilings: Ceilings) -> Section:
+def _contexts(ceilings: CheckpointCeilings) -> Section:
     """A longer context on the first GPU."""
     plain = ceilings.contexts[0].step.read if ceilings.contexts else 0.0
     columns = (
@@ -148,7 +153,7 @@ def _contexts(ceilings: Ceilings) -> Section:
     return table("ceilings_contexts", "A longer context", rows, columns, _on_which(ceilings))
 
 
-def _drafts(ceilings: Ceilings) -> Section:
+def _drafts(ceilings: CheckpointCeilings) -> Section:
     """Speculative decoding on the first GPU."""
     plain = ceilings.drafts[0].step.read if ceilings.drafts else 0.0
     columns = (
@@ -166,7 +171,7 @@ def _drafts(ceilings: Ceilings) -> Section:
     return table("ceilings_drafts", "Speculative decoding", ceilings.drafts, columns, intro)
 
 
-def _tokens_per_s(choice: Choice) -> float:
+def _tokens_per_s(choice: FormatChoice) -> float:
     return choice.gpus[0].nearest.tokens_per_s
 
 
@@ -174,13 +179,13 @@ _READ = cells.DecimalBytes("A step reads", "step.read")
 _EXPERTS = cells.Written("Experts read", lambda choice: figure(choice.step.experts_hit, ".1f"))
 
 
-def _on_which(ceilings: Ceilings) -> tuple[str, ...]:
+def _on_which(ceilings: CheckpointCeilings) -> tuple[str, ...]:
     """On which GPU, and by which bandwidth, a table's figures are."""
     first = ceilings.choices[0].gpus[0]
     return (f"{first.gpu} at {first.nearest.bandwidth / 1e9:,.0f} GB/s: {first.nearest.basis}.",)
 
 
-def _left_out(ceilings: Ceilings) -> Section:
+def _left_out(ceilings: CheckpointCeilings) -> Section:
     """Weights that no decode step of the model reads, and those that no rule places."""
     rows = [
         (

@@ -41,7 +41,7 @@ _FEW_PLACED = 0.9
 
 
 @dataclass(frozen=True)
-class LayerGroup:
+class ShownLayers:
     """Layers that share a row, and the mean time of one of them by component."""
 
     layers: tuple[int, ...]
@@ -75,13 +75,13 @@ def in_decoder_order(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (CODES.get(name, len(CODES)), name))
 
 
-def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
+def _groups(table: dict[int, dict[str, float]]) -> list[ShownLayers]:
     if len(table) <= _MOST_ROWS:
-        return [LayerGroup((layer,), parts) for layer, parts in sorted(table.items())]
+        return [ShownLayers((layer,), parts) for layer, parts in sorted(table.items())]
     kinds: dict[frozenset[str], list[int]] = defaultdict(list)
     for layer, parts in table.items():
         kinds[frozenset(parts)].append(layer)
-    groups: list[LayerGroup] = []
+    groups: list[ShownLayers] = []
     for names, members in kinds.items():
         totals = {layer: sum(table[layer].values()) for layer in members}
         runs: list[list[int]] = []
@@ -91,7 +91,7 @@ def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
             else:
                 runs.append([layer])
         groups += [
-            LayerGroup(
+            ShownLayers(
                 tuple(sorted(run)),
                 {name: fmean(table[layer][name] for layer in run) for name in names},
             )
@@ -100,7 +100,7 @@ def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
     return sorted(groups, key=lambda group: group.layers)
 
 
-def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list[str]:
+def _marks(groups: list[ShownLayers], table: dict[int, dict[str, float]]) -> list[str]:
     """Writes how far each row is from its kind's median layer, and marks the two that matter."""
     marks: list[str] = [MISSING] * len(groups)
     for kind, middle in _kinds(table):

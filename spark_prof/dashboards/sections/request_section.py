@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.requests.request_rows import FirstTokenPart, Percentiles, Served
+from spark_prof.analyzers.requests.request_rows import FirstTokenPart, Percentiles, RequestSummary
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import count, counted, figure, microseconds, share
@@ -83,7 +83,7 @@ def _called(part: FirstTokenPart) -> str:
     return _NAMES.get(part.name, "other")
 
 
-def _rows(served: Served) -> Iterator[_Row]:
+def _rows(served: RequestSummary) -> Iterator[_Row]:
     for part in served.parts:
         yield _called(part), part.name, part
     for title, name, one in (
@@ -93,7 +93,7 @@ def _rows(served: Served) -> Iterator[_Row]:
             yield title, name, one
 
 
-def _intro(served: Served) -> Iterator[str]:
+def _intro(served: RequestSummary) -> Iterator[str]:
     left_out = [
         f"{count(number)} {what}"
         for number, what in (

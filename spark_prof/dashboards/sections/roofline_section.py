@@ -29,7 +29,7 @@ from spark_prof.dashboards.units import (
     share,
     shorten,
 )
-from spark_prof.rules.gpus import Figure
+from spark_prof.rules.gpus import SourcedFigure
 
 _TITLE = "Lower bound of a step (roofline)"
 _CUT = (
@@ -200,7 +200,7 @@ def kernels_and_memory(report: Report) -> Plot:
     return drawn
 
 
-class _Line(NamedTuple):
+class _CeilingLine(NamedTuple):
     """A ceiling: its points, what it is, and how it is drawn."""
 
     x: Sequence[float]
@@ -231,7 +231,7 @@ def bytes_and_time(
     drawn_rows = with_need(rows)
     ends = _around([row.needed_bytes or 1.0 for row in drawn_rows])
     lines = [
-        _Line(ends, [x / ceiling.value * 1e6 for x in ends], text, dash)
+        _CeilingLine(ends, [x / ceiling.value * 1e6 for x in ends], text, dash)
         for text, ceiling, dash in _bandwidths(ceilings)
     ]
     points = [(row.needed_bytes or 1.0, row.us) for row in drawn_rows]
@@ -266,11 +266,11 @@ def intensity(
     lines = []
     for text, ceiling, dash in _bandwidths(ceilings):
         x = [at for at in ends if at * ceiling.value <= top * 1.0001]
-        lines.append(_Line(x, [at * ceiling.value / 1e12 for at in x], text, dash))
+        lines.append(_CeilingLine(x, [at * ceiling.value / 1e12 for at in x], text, dash))
     for name, value in peaks:
         x = [at for at in ends if reading is None or at * reading.value >= value * 0.9999]
         text = f"{label(name)}, {operations(value)}op/s"
-        lines.append(_Line(x, [value / 1e12 for _ in x], text, "dot"))
+        lines.append(_CeilingLine(x, [value / 1e12 for _ in x], text, "dot"))
     title = "Operations of a byte, and operations of a second"
     inside = [*points, *((bend, 0.0) for bend in bends), *((0.0, v / 1e12) for _, v in peaks)]
     return _figure(
@@ -278,7 +278,7 @@ def intensity(
     )
 
 
-def _bandwidths(ceilings: Ceilings) -> list[tuple[str, Figure, str]]:
+def _bandwidths(ceilings: Ceilings) -> list[tuple[str, SourcedFigure, str]]:
     """What is written beside each, and how its line is drawn."""
     named = (("measured reader", ceilings.reached, "solid"),
              ("data sheet", ceilings.data_sheet, "dash"))  # fmt: skip
@@ -294,7 +294,7 @@ def _figure(
     rows: Sequence[RooflineRow],
     points: Sequence[_Point],
     inside: Sequence[_Point],
-    lines: Sequence[_Line],
+    lines: Sequence[_CeilingLine],
     places: Mapping[str, int],
     axes: tuple[str, str],
 ) -> Plot:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spark_prof.analyzers.startup.start_rows import StageRow, StartMemory, Startup
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Cell, Section, listed, table
-from spark_prof.dashboards.units import Figure, figure, share
+from spark_prof.dashboards.units import WrittenFigure, figure, share
 from spark_prof.rules.start_memory import MEMORY_TOTALS
 from spark_prof.rules.start_stages import STAGES
 
@@ -106,8 +106,8 @@ def _stage(row: StageRow) -> str:
     return f"{row.what[:1].upper()}{row.what[1:]}" if row.what else _NOT_NAMED
 
 
-def _seconds(seconds: float) -> Figure:
-    return Figure(f"{seconds:,.1f} s", seconds * 1e6, "s")
+def _seconds(seconds: float) -> WrittenFigure:
+    return WrittenFigure(f"{seconds:,.1f} s", seconds * 1e6, "s")
 
 
 def _gib(gib: float) -> str:

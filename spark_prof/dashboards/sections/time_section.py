@@ -19,7 +19,7 @@ from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.sections.token_section import unnamed
 from spark_prof.dashboards.units import (
     MISSING,
-    Figure,
+    WrittenFigure,
     count,
     counted,
     difference,
@@ -256,6 +256,6 @@ def component_bars(report: Report) -> Plot:
     )
 
 
-def _seconds(value: float) -> Figure:
+def _seconds(value: float) -> WrittenFigure:
     """Seconds to the millisecond, which sort beside other times."""
-    return Figure(f"{value:,.3f} s", 1e6 * value)
+    return WrittenFigure(f"{value:,.3f} s", 1e6 * value)

@@ -15,7 +15,7 @@ from spark_prof.dashboards.chart_compare import (
     layer_differences,
 )
 from spark_prof.dashboards.compare_answer import answer
-from spark_prof.dashboards.compare_gate import Names, verdict
+from spark_prof.dashboards.compare_gate import SideNames, verdict
 from spark_prof.dashboards.section import Section, without_empty_columns
 from spark_prof.dashboards.units import clean, spans
 from spark_prof.datasets.compared import facts_of
@@ -71,7 +71,7 @@ def show(sources: Sources) -> None:
     with right:
         names = [phase.phase for phase in comparison.phases]
         phase = comparison.phases[widgets.choice("Steps", names, "phase", values=names)]
-    sides = Names(*comparison.names)
+    sides = SideNames(*comparison.names)
     st.subheader(widgets.plain(answer(comparison)), anchor="answer")
     _sources_of_difference(phase, sides, all(comparison.eager))
     _kernels(phase, sides)
@@ -85,7 +85,7 @@ def show(sources: Sources) -> None:
         _section(section)
 
 
-def _sources_of_difference(phase: PhaseComparison, sides: Names, eager: bool) -> None:
+def _sources_of_difference(phase: PhaseComparison, sides: SideNames, eager: bool) -> None:
     left, right = st.columns(2)
     with left:
         if phase.obstacle is None:
@@ -101,7 +101,7 @@ def _sources_of_difference(phase: PhaseComparison, sides: Names, eager: bool) ->
     _section(compare_sections.layers(phase, sides))
 
 
-def _kernels(phase: PhaseComparison, sides: Names) -> None:
+def _kernels(phase: PhaseComparison, sides: SideNames) -> None:
     """All kernels, or those of the chosen component, as a table of numbers."""
     st.subheader("Kernels of both sides", anchor="compare-kernels")
     names = [part.name for part in phase.parts if part.calls_a or part.calls_b]

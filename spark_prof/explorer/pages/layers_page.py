@@ -18,8 +18,8 @@ from spark_prof.analyzers.views.layer_cells import (
     step_cells,
 )
 from spark_prof.analyzers.views.layer_outliers import (
-    Cause,
     LayerComparison,
+    OutlierCause,
     cause_of,
     compare_layers,
     makeups,
@@ -44,12 +44,12 @@ _NONE = "-1"
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _PhaseOutliers:
     """What was found in the steps of one kind."""
 
     times: CellTimes
     comparison: LayerComparison
-    causes: tuple[Cause | None, ...]
+    causes: tuple[OutlierCause | None, ...]
 
 
 @st.cache_resource(show_spinner=False, max_entries=3, hash_funcs=BY_RECORDING)
@@ -58,13 +58,13 @@ def _cells(prepared: Prepared) -> StepCells:
 
 
 @st.cache_resource(show_spinner=False, max_entries=12, hash_funcs=BY_RECORDING)
-def _compared(prepared: Prepared, kind: StepKind) -> _Compared:
+def _compared(prepared: Prepared, kind: StepKind) -> _PhaseOutliers:
     chosen = kind.of(prepared.steps)
     cells = _cells(prepared)
     layer_makeups = makeups(prepared.kernels, prepared.steps, chosen)
     comparison = compare_layers(cells, layer_makeups, chosen)
     causes = tuple(cause_of(outlier, layer_makeups) for outlier in comparison.outliers)
-    return _Compared(cell_times(cells, chosen), comparison, causes)
+    return _PhaseOutliers(cell_times(cells, chosen), comparison, causes)
 
 
 def show(sources: Sources) -> None:
@@ -115,7 +115,7 @@ def _chosen(times: CellTimes) -> tuple[int, str] | None:
     return (int(cell[0]), cell[1]) if cell in cells else None
 
 
-def _map(compared: _Compared, measure: str, chosen: tuple[int, str] | None) -> None:
+def _map(compared: _PhaseOutliers, measure: str, chosen: tuple[int, str] | None) -> None:
     cells = _drawn(compared, measure)
     title = f"{_MEASURES[measure]}, {counted(compared.times.steps, 'step')}"
     drawn = cell_map(cells, title, shares=measure == "like", chosen=chosen)
@@ -136,7 +136,7 @@ def _map(compared: _Compared, measure: str, chosen: tuple[int, str] | None) -> N
     widgets.lines(*lines)
 
 
-def _drawn(compared: _Compared, measure: str) -> list[Cell]:
+def _drawn(compared: _PhaseOutliers, measure: str) -> list[Cell]:
     outliers = {(cell.layer, cell.component): cell.share for cell in compared.comparison.outliers}
     if measure == "like":
         # An outlier may run other kernels, and then lies in no group of its like.
@@ -236,7 +236,7 @@ def _kernel_frame(prepared: Prepared, rows: tuple[CellKernel, ...], component: s
     )
 
 
-def _odd(compared: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...]) -> None:
+def _odd(compared: _PhaseOutliers, chosen: tuple[int, str] | None, names: tuple[str, ...]) -> None:
     section = about_cells.outlier_layers(compared.comparison, compared.causes, names)
     st.subheader(section.title, anchor=section.id)
     sentences = [

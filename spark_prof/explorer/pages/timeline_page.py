@@ -33,7 +33,7 @@ _NO_UI = (
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TimelineRange:
     """What is looked at: a range, and the call whose range it is."""
 
     begin_ns: int
@@ -77,7 +77,7 @@ def show(sources: Sources) -> None:
                        on_click="ignore", type="tertiary")  # fmt: skip
 
 
-def _window(prepared: Prepared, place: _Place) -> TraceWindow:
+def _window(prepared: Prepared, place: _TimelineRange) -> TraceWindow:
     """The window that is open where the place is in it, so that it is not loaded anew."""
     recording = (prepared.source, prepared.rank, len(prepared.kernels))
     of, window = st.session_state.get(_WINDOW, (None, TraceWindow(0, 0)))
@@ -88,7 +88,7 @@ def _window(prepared: Prepared, place: _Place) -> TraceWindow:
     return window
 
 
-def _place(prepared: Prepared) -> _Place:
+def _place(prepared: Prepared) -> _TimelineRange:
     """What the address names; the typical step, or the first kernels, where it names nothing."""
     kernels = prepared.kernels
     call = state.chosen_number("call", -1, 0, len(kernels) - 1)
@@ -102,18 +102,18 @@ def _place(prepared: Prepared) -> _Place:
         return _of_call(prepared, int(calls[0]))
     typical = links.ranked_step(prepared.steps, "median")
     step_place = _of_step(prepared, typical) if typical is not None else None
-    return step_place or _Place(int(kernels.start_ns[0]), int(kernels.end_ns[0]))
+    return step_place or _TimelineRange(int(kernels.start_ns[0]), int(kernels.end_ns[0]))
 
 
-def _of_step(prepared: Prepared, step: int) -> _Place | None:
+def _of_step(prepared: Prepared, step: int) -> _TimelineRange | None:
     rows = prepared.steps[(prepared.steps["step"] == step).to_numpy()]
     if rows.empty:
         return None
-    return _Place(int(rows["begin_ns"].iloc[0]), int(rows["finish_ns"].iloc[0]))
+    return _TimelineRange(int(rows["begin_ns"].iloc[0]), int(rows["finish_ns"].iloc[0]))
 
 
-def _of_call(prepared: Prepared, call: int) -> _Place:
-    return _Place(
+def _of_call(prepared: Prepared, call: int) -> _TimelineRange:
+    return _TimelineRange(
         int(prepared.kernels.start_ns[call]), int(prepared.kernels.end_ns[call]), call=call
     )
 
@@ -130,7 +130,7 @@ def _calls_of(prepared: Prepared, name: int) -> npt.NDArray[np.intp]:
     return places
 
 
-def _buttons(prepared: Prepared, place: _Place, first: int, stop: int) -> None:
+def _buttons(prepared: Prepared, place: _TimelineRange, first: int, stop: int) -> None:
     steps, kernels = prepared.steps, prepared.kernels
     decodes = bool((steps["phase"].astype(str) == "decode").any())
     noun = "decode step" if decodes else "step"
@@ -206,7 +206,7 @@ def _origin() -> str:
     return f"{page.scheme}://{page.netloc}" if page.netloc else ""
 
 
-def _frame(place: _Place, trace: WindowTrace, origin: str, *, drawn: bool) -> None:
+def _frame(place: _TimelineRange, trace: WindowTrace, origin: str, *, drawn: bool) -> None:
     if not perfetto_ui.is_installed():
         widgets.lines(_NO_UI)
         return

@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from spark_prof.kernels.bench.race import gpu_seconds
-from spark_prof.kernels.bench.results import Ceilings, spread
+from spark_prof.kernels.bench.results import MachineCeilings, spread
 from spark_prof.kernels.kernel_error import KernelError
 
 _WARM_UPS = 3
@@ -191,7 +191,7 @@ def launches(device: Device) -> Iterator[TimedAmount]:
     yield TimedAmount("launch_graph", _KERNELS, replayed, how + "nodes of one CUDA graph")
 
 
-def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
+def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> MachineCeilings:
     """What kernels are held against, by a buffer of so many bytes at most; some seconds.
 
     On a processor there is no launch, which counts as a microsecond.
@@ -204,7 +204,7 @@ def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
     times = {timed.quantity: timed for timed in (*bandwidths(on, room), *launches(on))}
     read, copy = times["read"], times["copy"]
     launch = times.get("launch_graph", TimedAmount("", 1, [1e-6, 1e-6], "no launch"))
-    return Ceilings(
+    return MachineCeilings(
         read=spread(read.rates),
         copy=spread(copy.rates),
         launch_us=spread([1e6 / rate for rate in launch.rates]),

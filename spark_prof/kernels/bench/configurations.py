@@ -18,7 +18,7 @@ from spark_prof.kernels.dense import LinearConfig, room_for_rows
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
 from spark_prof.kernels.pack import STACK
-from spark_prof.kernels.tuning import Run, Work, known_runs
+from spark_prof.kernels.tuning import TunedShape, TuningRun, known_runs
 
 _IN_FLIGHT = {
     1: ((1, 0, 24), (1, 1, 24), (2, 0, 16), (2, 1, 12), (3, 0, 12), (2, 2, 16)),
@@ -86,7 +86,11 @@ _MOST_WARPS = 64  # of a multiprocessor
 
 
 def known_config(
-    default: C, work: Work, architecture: str, gpu: str = "", runs: Sequence[Run] | None = None
+    default: C,
+    work: TunedShape,
+    architecture: str,
+    gpu: str = "",
+    runs: Sequence[TuningRun] | None = None,
 ) -> C:
     """What was measured to be best for this very work, on a GPU of that name if on any such one.
 
@@ -105,7 +109,7 @@ def known_config(
 
 def best(
     start: C,
-    work: Work,
+    work: TunedShape,
     processors: int,
     call_of: Callable[[C], Call],
     setting: RaceSetting,

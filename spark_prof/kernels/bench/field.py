@@ -20,8 +20,8 @@ from spark_prof.kernels.bench.race import (
     race,
 )
 from spark_prof.kernels.bench.random_weights import decoded
-from spark_prof.kernels.bench.request import Request
-from spark_prof.kernels.bench.results import OURS, Cell, Result, gpu_name
+from spark_prof.kernels.bench.request import BenchRequest
+from spark_prof.kernels.bench.results import OURS, BenchCell, ImplementationResult, gpu_name
 from spark_prof.kernels.bench.shapes import Kind, matches
 from spark_prof.kernels.bench.vllm_humming import humming_experts
 from spark_prof.kernels.bench.vllm_linear import bf16_peers, linear_peers
@@ -33,8 +33,8 @@ from spark_prof.kernels.bench.vllm_peers import (
 )
 from spark_prof.kernels.candidate import (
     Abstained,
-    Candidate,
     ExpertsLayer,
+    KernelCandidate,
     LinearLayer,
     Replacement,
     check_taken,
@@ -42,7 +42,7 @@ from spark_prof.kernels.candidate import (
 from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.registry import ReplacementKernel
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 
 Stop = Callable[[], bool]
 """Whether a search shall end."""
@@ -77,7 +77,7 @@ def _peers(kind: Kind, weights: Any, *, gate: bool) -> Mapping[str, Make]:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class BenchInputs:
     """Of all calls with one number of tokens, the number of the call being the first dimension."""
 
     source: torch.Tensor  # bfloat16 [calls, M, K]
@@ -99,7 +99,7 @@ class Field:
 
     def __init__(
         self,
-        request: Request,
+        request: BenchRequest,
         kind: Kind,
         kernel: ReplacementKernel | None,
         weights: Any,
@@ -124,7 +124,9 @@ class Field:
             name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
         }
 
-    def raced(self, cell: Cell, inputs: Inputs, expected: torch.Tensor, tolerance: float) -> Cell:
+    def raced(
+        self, cell: BenchCell, inputs: BenchInputs, expected: torch.Tensor, tolerance: float
+    ) -> BenchCell:
         """A piece of work with how all did at it; the package's kernel in its best form."""
 
         def write(number: int) -> torch.Tensor:
@@ -134,7 +136,7 @@ class Field:
             return largest_relative_l2(outputs, expected)
 
         setting = RaceSetting(len(expected), write, error, tolerance, expected.device)
-        entered: dict[str, Call | Result] = {}
+        entered: dict[str, Call | ImplementationResult] = {}
         config: Any = None
         if self._ours:
             config_before = self._config_before(cell.work, setting)
@@ -143,7 +145,7 @@ class Field:
             if config != config_before:
                 entered[_BEFORE] = self._call(config_before, inputs)
         for name, other in self._contestants.items():
-            entered[name] = other if isinstance(other, Result) else inputs.call(other)
+            entered[name] = other if isinstance(other, ImplementationResult) else inputs.call(other)
         custom = self._request.custom
         results = {r.contestant: r for r in race(entered, setting, self._request.seconds_each)}
         before = results.pop(_BEFORE, None)
@@ -160,10 +162,10 @@ class Field:
             before_us=us if self._stop is not None else None,
         )
 
-    def _call(self, config: Any, inputs: Inputs) -> Call:
+    def _call(self, config: Any, inputs: BenchInputs) -> Call:
         return inputs.call(_computing(self._ours, None, config))
 
-    def _config_before(self, work: Work, setting: RaceSetting) -> Any:
+    def _config_before(self, work: TunedShape, setting: RaceSetting) -> Any:
         """What the kernel runs with before any search; None where there is nothing to choose."""
         if self._kernel is None or not self._kernel.tuned_as:
             return None
@@ -171,7 +173,9 @@ class Field:
         arch, gpu = architecture(setting.device), gpu_name(setting.device)
         return known_config(default, work, arch, gpu, self._request.runs)
 
-    def _searched(self, start: Any, work: Work, inputs: Inputs, setting: RaceSetting) -> Any:
+    def _searched(
+        self, start: Any, work: TunedShape, inputs: BenchInputs, setting: RaceSetting
+    ) -> Any:
         if start is None or self._stop is None:
             return start
         call_of = partial(self._call, inputs=inputs)
@@ -181,11 +185,11 @@ class Field:
         return fastest
 
 
-def _faster(one: Result, other: Result) -> bool:
+def _faster(one: ImplementationResult, other: ImplementationResult) -> bool:
     return one.us is not None and (other.us is None or one.us.median < other.us.median)
 
 
-def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Replacement]:
+def _replacements(candidate: KernelCandidate, weights: Any, copies: int) -> list[Replacement]:
     """A kernel built for each copy of the weights, which need not outlive it."""
     built = []
     for number in range(copies):
@@ -202,7 +206,7 @@ def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Repla
     return built
 
 
-def _make_own(custom: Candidate, weights: Any, copies: int) -> Compute:
+def _make_own(custom: KernelCandidate, weights: Any, copies: int) -> Compute:
     replacements = _replacements(custom, weights, copies)
     if any(replacement.bits == "changed" for replacement in replacements):
         raise Abstained("it changes the weights' bits: the others compute something else")

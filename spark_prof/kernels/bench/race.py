@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch
 
-from spark_prof.kernels.bench.results import Result, spread
+from spark_prof.kernels.bench.results import ImplementationResult, spread
 from spark_prof.kernels.candidate import Abstained
 from spark_prof.kernels.kernel_error import reason
 
@@ -150,18 +150,18 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 def race(
     # By name what does the call of a number, from 0 to the plan's calls - 1, or why somebody
     # cannot take part.
-    contestants: Mapping[str, Call | Result],
+    contestants: Mapping[str, Call | ImplementationResult],
     setting: RaceSetting,
     seconds: float = 0.5,  # after the fewest repeats no more are begun once this has passed
     fewest: int = 20,
-) -> tuple[Result, ...]:
+) -> tuple[ImplementationResult, ...]:
     """Times every contestant that computes what is right; they take turns, repeat by repeat."""
     calls, tolerance = setting.calls, setting.tolerance
     alone = Repeated(setting.before, calls, setting.device)
-    results: dict[str, Result] = {}
+    results: dict[str, ImplementationResult] = {}
     ready: dict[str, Repeated] = {}
     for name, call in contestants.items():
-        if isinstance(call, Result):
+        if isinstance(call, ImplementationResult):
             results[name] = call
             continue
         try:
@@ -170,12 +170,12 @@ def race(
         except Exception as failure:
             results[name] = _failed(name, failure)
             continue
-        results[name] = Result(name, None, off)
+        results[name] = ImplementationResult(name, None, off)
         if off <= tolerance:
             ready[name] = runs
         else:
             what = f"wrong result: error {off:.3g}, allowed {tolerance:.3g}"
-            results[name] = Result(name, None, off, what)
+            results[name] = ImplementationResult(name, None, off, what)
     times = _in_turns([alone, *ready.values()], seconds, fewest)
     writing = median(times[0])
     for (name, runs), repeats in zip(ready.items(), times[1:], strict=True):
@@ -183,10 +183,10 @@ def race(
         # Once more: a kernel that only sometimes is right is not timed as if it were.
         off = max(results[name].error or 0.0, _error_after_poison(runs, setting.error))
         if off <= tolerance:
-            results[name] = Result(name, us, off)
+            results[name] = ImplementationResult(name, us, off)
         else:
             what = f"wrong result after {us.repeats} repeats: error {off:.3g}"
-            results[name] = Result(name, None, off, what)
+            results[name] = ImplementationResult(name, None, off, what)
     return tuple(results.values())
 
 
@@ -206,11 +206,11 @@ def clones(value: T, count: int) -> list[T]:
     return [value, *(copy.deepcopy(value) for _ in range(count - 1))]
 
 
-def _failed(name: str, failure: Exception) -> Result:
-    return Result(name, None, None, reason(failure), isinstance(failure, Abstained))
+def _failed(name: str, failure: Exception) -> ImplementationResult:
+    return ImplementationResult(name, None, None, reason(failure), isinstance(failure, Abstained))
 
 
-def prepared(name: str, make: Callable[[], T]) -> T | Result:
+def prepared(name: str, make: Callable[[], T]) -> T | ImplementationResult:
     """What a contestant does its calls with, or the result that says why it cannot take part."""
     try:
         return make()

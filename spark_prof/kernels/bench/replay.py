@@ -17,7 +17,7 @@ from spark_prof.kernels.bench.race import Call, RaceSetting, largest_relative_l2
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, Piece
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.registry import ReplacementKernel
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 
 _FOR_THIS_PROJECT = re.compile(r"  # (type: ignore|noqa).*")
 
@@ -97,12 +97,12 @@ def replay_file(
         template, sizes = "matrix", f"{form} {shape.rows} x {shape.columns}"
         values: dict[str, object] = {"ROWS, COLUMNS": (shape.rows, shape.columns)}
         values["FORMAT: WeightFormat"] = form
-        work = Work("dense", form, shape.rows, shape.columns, tokens)
+        work = TunedShape("dense", form, shape.rows, shape.columns, tokens)
     else:
         template, sizes = "experts", f"{form}, {shape.top_k} of {shape.experts} experts"
         values = {"SHAPE": shape, "EXPERTS, TOP_K": (shape.experts, shape.top_k)}
         counts = (tokens, shape.experts, shape.top_k)
-        work = Work("moe", form, 2 * shape.intermediate, shape.hidden, *counts)
+        work = TunedShape("moe", form, 2 * shape.intermediate, shape.hidden, *counts)
     if kernel.layer == "choice" and isinstance(shape, ExpertsShape):
         template, sizes = "choice", f"{shape.top_k} of {shape.experts} experts"
     if kernel.tuned_as:

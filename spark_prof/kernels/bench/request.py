@@ -20,17 +20,17 @@ from spark_prof.kernels.bench.shapes import (
     dense_work,
 )
 from spark_prof.kernels.registry import ReplacementKernel, by_check
-from spark_prof.kernels.tuning import Run
+from spark_prof.kernels.tuning import TuningRun
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.candidate import Candidate
+    from spark_prof.kernels.candidate import KernelCandidate
 
 KINDS: tuple[Kind, ...] = ("dense", "moe")
 _OWN_FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """What to time."""
 
     only: Sequence[Kind] = KINDS
@@ -43,10 +43,10 @@ class Request:
     # Whether then to search better configurations, where most is expected first, in that time.
     tune: bool = False
     # The measurements that configurations are taken from, by default all that are known.
-    runs: Sequence[Run] | None = None
+    runs: Sequence[TuningRun] | None = None
     # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
     # and formats are then those of its slot.
-    custom: Candidate | None = None
+    custom: KernelCandidate | None = None
     # Which of the package's kernels, by the names of their cases, all if empty.
     kernels: Sequence[str] = ()
     # What to time in place of the models' layers, and what was recorded of it, by it and tokens.

@@ -17,7 +17,7 @@ import torch
 from spark_prof.kernels.bench.shapes import Kind, Recorded
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import architecture
-from spark_prof.kernels.tuning import Run, Tuned, Work, save
+from spark_prof.kernels.tuning import Tuned, TunedShape, TuningRun, save
 
 OURS = "spark-prof"
 
@@ -33,7 +33,7 @@ class TimeSpread:
 
 
 @dataclass(frozen=True)
-class Result:
+class ImplementationResult:
     """How one contestant did at one piece of work."""
 
     contestant: str
@@ -45,16 +45,16 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Cell:
+class BenchCell:
     """One piece of work and how every contestant did at it."""
 
     kind: Kind
-    work: Work
+    work: TunedShape
     label: str
     weight_bytes: int  # what must be read of weights and their scales in one call
     bytes: int  # that and the activations that are read and written
     is_lm_head: bool
-    results: tuple[Result, ...]
+    results: tuple[ImplementationResult, ...]
     # Of this project's kernel, by name; empty where it has none.
     config: dict[str, int] = field(default_factory=dict)
     subject: str = OURS
@@ -87,7 +87,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class MachineCeilings:
     """What the machine reaches, measured in the same run."""
 
     read: TimeSpread  # bytes a second that a kernel reads which does nothing else
@@ -97,11 +97,11 @@ class Ceilings:
     copied_by: str
     launched: str
 
-    def floor_us(self, cell: Cell) -> float:
+    def floor_us(self, cell: BenchCell) -> float:
         """What a call cannot take less than: its bytes at read bandwidth, and one launch."""
         return cell.bytes / self.read.median * 1e6 + self.launch_us.median
 
-    def share(self, cell: Cell, us: float) -> float:
+    def share(self, cell: BenchCell, us: float) -> float:
         """The share of read bandwidth at which a call that took so long read its weights."""
         return cell.weight_bytes / us * 1e6 / self.read.median
 
@@ -113,7 +113,7 @@ def spread(repeats: Sequence[float]) -> TimeSpread:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class UnmeasuredShape:
     """A shape that there was no time for, or that failed as a whole, and why, in one line."""
 
     what: str
@@ -126,7 +126,7 @@ _NVML = ("pynvml", "vllm.third_party.pynvml")
 
 
 @dataclass(frozen=True)
-class Machine:
+class BenchMachine:
     """What a figure must be read with."""
 
     name: str  # of the GPU as its driver tells it, or of the processor
@@ -138,13 +138,13 @@ class Machine:
     versions: dict[str, str]  # of what took part and is installed, by package
 
 
-def machine_of(device: torch.device) -> Machine:
+def machine_of(device: torch.device) -> BenchMachine:
     """The machine as it is now."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
-    return Machine(
+    return BenchMachine(
         name=gpu_name(device),
         architecture=architecture(device),
         driver=_driver() if device.type == "cuda" else "",
@@ -182,18 +182,18 @@ def _driver() -> str:
 
 
 @dataclass
-class Report:
+class BenchReport:
     """Everything that a run found until now."""
 
-    machine: Machine
-    ceilings: Ceilings
-    cells: list[Cell] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    machine: BenchMachine
+    ceilings: MachineCeilings
+    cells: list[BenchCell] = field(default_factory=list)
+    left_out: list[UnmeasuredShape] = field(default_factory=list)
     schema: int = 1  # of the file that benchmarks/kernels.py writes
 
-    def add(self, entry: Cell | LeftOut) -> None:
+    def add(self, entry: BenchCell | UnmeasuredShape) -> None:
         """Takes the next result of a run; a cell takes the place of one of the same work."""
-        if isinstance(entry, LeftOut):
+        if isinstance(entry, UnmeasuredShape):
             self.left_out.append(entry)
             return
         for place, cell in enumerate(self.cells):
@@ -203,7 +203,7 @@ class Report:
         self.cells.append(entry)
 
 
-def keep(report: Report, path: Path | None = None) -> Path:
+def keep(report: BenchReport, path: Path | None = None) -> Path:
     """Adds a run to the file of measurements, by default the user's own; returns its path."""
     run = run_of(report)
     if not run.rows:
@@ -211,7 +211,7 @@ def keep(report: Report, path: Path | None = None) -> Path:
     return save(run, path)
 
 
-def run_of(report: Report) -> Run:
+def run_of(report: BenchReport) -> TuningRun:
     """What the dispatcher needs of a run: our kernels' times and those of the fastest others."""
     rows = []
     for cell in report.cells:
@@ -219,20 +219,20 @@ def run_of(report: Report) -> Run:
             other, us = cell.best_peer() or ("", None)
             rows.append(Tuned(cell.work, cell.config, cell.ours, other, us))
     machine = report.machine
-    return Run(
+    return TuningRun(
         machine.architecture, machine.name, machine.date, machine.driver, machine.versions,
         tuple(rows),
     )  # fmt: skip
 
 
-def work_text(cell: Cell) -> str:
+def work_text(cell: BenchCell) -> str:
     """What was computed: `dense nvfp4 5120 x 2880, M 4`."""
     work = cell.work
     experts = f", {work.experts} experts, top {work.top_k}" if work.experts > 1 else ""
     return f"{work.kernel} {work.format} {work.rows} x {work.columns}{experts}, M {work.tokens}"
 
 
-def cell_line(cell: Cell, ceilings: Ceilings) -> str:
+def cell_line(cell: BenchCell, ceilings: MachineCeilings) -> str:
     """Our time, its share of read bandwidth, its floor, and how many times as long others take."""
     parts = [f"{work_text(cell):44}"]
     ours = cell.ours
@@ -250,7 +250,7 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
     return "  ".join(parts)
 
 
-def _other(result: Result, ours: float | None) -> str:
+def _other(result: ImplementationResult, ours: float | None) -> str:
     if result.us is None:
         return f"{result.contestant}: failed"
     ratio = "" if ours is None else f" = {result.us.median / ours:.2f} x"

@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from spark_prof.kernels.bench.field import Field, Inputs, Stop
+from spark_prof.kernels.bench.field import BenchInputs, Field, Stop
 from spark_prof.kernels.bench.race import plan
 from spark_prof.kernels.bench.random_weights import (
     bytes_of_expert,
@@ -25,14 +25,14 @@ from spark_prof.kernels.bench.random_weights import (
     random_weight,
     stored_bytes,
 )
-from spark_prof.kernels.bench.request import Request
-from spark_prof.kernels.bench.results import Cell, LeftOut, cache_bytes
+from spark_prof.kernels.bench.request import BenchRequest
+from spark_prof.kernels.bench.results import BenchCell, UnmeasuredShape, cache_bytes
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Kind, Piece, WeightFormat
 from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
 from spark_prof.kernels.kernel_error import reason
 from spark_prof.kernels.registry import ReplacementKernel
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 
 DENSE_TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
@@ -46,7 +46,7 @@ _ROWS_AT_ONCE = 1 << 26
 _LARGEST_LOGIT = 4.0
 
 
-def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
+def run(request: BenchRequest, device: torch.device) -> Iterator[BenchCell | UnmeasuredShape]:
     """Times everything on a GPU, and goes on after whatever fails.
 
     With a search, all is timed first as it is; then come, as long as there is time, the searches,
@@ -55,14 +55,16 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
     On a processor the package's kernels are emulated, and no time means anything.
     """
     begun = time.perf_counter()
-    cells: dict[Piece, list[Cell]] = {}
+    cells: dict[Piece, list[BenchCell]] = {}
     broken = ""
     for piece in request.pieces():
         if broken or time.perf_counter() - begun > request.seconds:
-            yield LeftOut(_label(piece), broken or f"{request.seconds:.0f} seconds had passed")
+            yield UnmeasuredShape(
+                _label(piece), broken or f"{request.seconds:.0f} seconds had passed"
+            )
             continue
         for result in _guarded(piece, request, device, None):
-            if isinstance(result, Cell):
+            if isinstance(result, BenchCell):
                 cells.setdefault(piece, []).append(result)
             yield result
         broken = _broken(device)
@@ -73,7 +75,7 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
         left = begun + request.seconds - time.perf_counter()
         if broken or left <= 0:
             why = broken or f"no search: {request.seconds:.0f} seconds had passed"
-            yield LeftOut(_label(piece), why)
+            yield UnmeasuredShape(_label(piece), why)
             continue
         # None takes more than twice its share of what is left.
         until = time.perf_counter() + min(left, 2 * left / (len(order) - number))
@@ -82,8 +84,8 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
 
 
 def _guarded(
-    piece: Piece, request: Request, device: torch.device, stop: Stop | None
-) -> Iterator[Cell | LeftOut]:
+    piece: Piece, request: BenchRequest, device: torch.device, stop: Stop | None
+) -> Iterator[BenchCell | UnmeasuredShape]:
     shape, form = piece
     try:
         if isinstance(shape, ExpertsShape):
@@ -91,7 +93,7 @@ def _guarded(
         else:
             yield from race_dense(shape, form, request, device, stop)
     except Exception as failure:
-        yield LeftOut(_label(piece), reason(failure))
+        yield UnmeasuredShape(_label(piece), reason(failure))
 
 
 def _passed(moment: float) -> bool:
@@ -108,7 +110,7 @@ def _label(piece: Piece) -> str:
 _LAYERS_OF_A_MODEL = 32
 
 
-def _expected_gain(cells_by_piece: Mapping[Piece, Sequence[Cell]]) -> Callable[[Piece], float]:
+def _expected_gain(cells_by_piece: Mapping[Piece, Sequence[BenchCell]]) -> Callable[[Piece], float]:
     """Microseconds of a step that a kernel takes beyond its bytes at the best rate of this run."""
     timed = [cell for cells in cells_by_piece.values() for cell in cells if cell.ours]
     rate = max((cell.bytes / cell.ours for cell in timed if cell.ours), default=1.0)
@@ -137,10 +139,10 @@ def _broken(device: torch.device) -> str:
 def race_dense(
     shape: DenseShape,
     format: WeightFormat,  # noqa: A002 - the word of the formats
-    request: Request,
+    request: BenchRequest,
     device: torch.device,
     stop: Stop | None = None,
-) -> Iterator[Cell]:
+) -> Iterator[BenchCell]:
     """Times one weight with each number of tokens, after a search that `stop` ends, if any."""
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)
@@ -152,9 +154,11 @@ def race_dense(
             dice = torch.Generator(device).manual_seed(count)
             size_x = (planned.calls, count, shape.columns)
             x = torch.randn(size_x, dtype=torch.bfloat16, device=device, generator=dice)
-            cell = Cell(
+            cell = BenchCell(
                 kind="dense",
-                work=Work(_tuned_as(kernel, "dense"), format, shape.rows, shape.columns, count),
+                work=TunedShape(
+                    _tuned_as(kernel, "dense"), format, shape.rows, shape.columns, count
+                ),
                 label=shape.label,
                 weight_bytes=size,
                 bytes=size + 2 * count * (shape.rows + shape.columns),
@@ -162,7 +166,7 @@ def race_dense(
                 results=(),
                 recorded=request.recorded.get(((shape, format), count)),
             )
-            inputs = Inputs(x, (torch.empty_like(x),), planned.copies)
+            inputs = BenchInputs(x, (torch.empty_like(x),), planned.copies)
             yield field.raced(cell, inputs, exact_products(x, exact), DENSE_TOLERANCE)
 
 
@@ -182,8 +186,8 @@ def exact_products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def race_experts(
-    shape: ExpertsShape, request: Request, device: torch.device, stop: Stop | None = None
-) -> Iterator[Cell]:
+    shape: ExpertsShape, request: BenchRequest, device: torch.device, stop: Stop | None = None
+) -> Iterator[BenchCell]:
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
     layer = random_experts(shape, device)
     expert_bytes = bytes_of_expert(layer)
@@ -197,9 +201,9 @@ def race_experts(
         for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
             used = round(_mean_distinct(inputs.buffers[1], shape.top_k) * expert_bytes)
             sizes = (2 * shape.intermediate, shape.hidden, count, shape.experts, shape.top_k)
-            cell = Cell(
+            cell = BenchCell(
                 kind="moe",
-                work=Work(_tuned_as(kernel, "moe"), shape.format, *sizes),
+                work=TunedShape(_tuned_as(kernel, "moe"), shape.format, *sizes),
                 label=shape.model,
                 weight_bytes=used,
                 bytes=used + 2 * count * (2 * shape.hidden + shape.experts),
@@ -212,7 +216,7 @@ def race_experts(
 
 def expert_inputs(
     shape: ExpertsShape, expert_bytes: int, count: int, device: torch.device
-) -> Inputs:
+) -> BenchInputs:
     """Random ones for experts of `expert_bytes` bytes.
 
     A token's logits all differ, or contestants could rightly differ in experts.
@@ -226,10 +230,10 @@ def expert_inputs(
     x = torch.randn(size, dtype=torch.bfloat16, device=device, generator=dice)
     order = torch.rand((*size[:2], shape.experts), device=device, generator=dice).argsort(-1)
     steps = torch.linspace(-_LARGEST_LOGIT, _LARGEST_LOGIT, shape.experts, device=device)
-    return Inputs(x, (torch.empty_like(x), steps.to(torch.bfloat16)[order]), planned.copies)
+    return BenchInputs(x, (torch.empty_like(x), steps.to(torch.bfloat16)[order]), planned.copies)
 
 
-def exact_experts(layer: ExpertsLayer, inputs: Sequence[Inputs]) -> list[torch.Tensor]:
+def exact_experts(layer: ExpertsLayer, inputs: Sequence[BenchInputs]) -> list[torch.Tensor]:
     """The exact output of all calls: [calls, M, H] for each number of tokens.
 
     All are computed at once, so that each expert is decoded once.

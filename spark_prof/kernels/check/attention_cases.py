@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from spark_prof.kernels.candidate import AttentionLayer, Candidate, NormLayer
+from spark_prof.kernels.candidate import AttentionLayer, KernelCandidate, NormLayer
 from spark_prof.kernels.check.attention_oracle import attention_oracle, coded, stored
 from spark_prof.kernels.check.cases import Posed, Results
 from spark_prof.kernels.check.inputs import make_activations, memory_of, surrounded
@@ -73,7 +73,7 @@ class AttentionCase:
         words += ["padding"] * bool(self.padding) + ["slots elsewhere"] * self.elsewhere
         return ", ".join(words)
 
-    def pose(self, _candidate: Candidate, device: str) -> Posed:
+    def pose(self, _candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device."""
         layer, (qkv, positions, *cache) = self.layer(device), self.arguments(device)
         shape = (len(self.lengths), self.heads * self.size)

@@ -11,8 +11,8 @@ import torch
 
 from spark_prof.kernels.candidate import (
     ActivationName,
-    Candidate,
     Format,
+    KernelCandidate,
     Layer,
     LinearLayer,
     NormLayer,
@@ -89,7 +89,7 @@ class DenseCase:
         words += special(weights=self.recipe, activations=self.x, layout=self.layout)
         return ", ".join(words + ["bias"] * self.bias)
 
-    def pose(self, candidate: Candidate, device: str) -> Posed:
+    def pose(self, candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device."""
         rows, columns = self.shape
         weight = make_weight(self.format, self.recipe, self.shape, 1, device)
@@ -139,7 +139,7 @@ class MoeCase:
         )
         return ", ".join(words)
 
-    def pose(self, candidate: Candidate, device: str) -> Posed:
+    def pose(self, candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device; somebody's own kernel may round wherever one of vLLM's ends."""
         sizes, tokens = self.sizes, self.tokens
         layer = make_layer(self.format, sizes, self.activation, device, self.recipe)
@@ -182,7 +182,7 @@ class RoutingCase:
         words += special(logits=self.logits)
         return ", ".join([*words, self.scheme, str(self.dtype).removeprefix("torch.")])
 
-    def pose(self, _candidate: Candidate, device: str) -> Posed:
+    def pose(self, _candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device; a correction is large enough to change the choice."""
         logits = surrounded(make_logits(self.logits, self.tokens, self.experts, self.dtype, device))
         renormalize, scoring, scale = _SCHEMES[self.scheme]
@@ -243,7 +243,7 @@ class NormCase:
         words += special(activations=self.x)
         return ", ".join(words + ["residual"] * self.residual)
 
-    def pose(self, _candidate: Candidate, device: str) -> Posed:
+    def pose(self, _candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device."""
         shape = (self.tokens, self.columns)
         x = surrounded(make_activations(self.x, *shape, 2, device))
@@ -315,14 +315,14 @@ _RECIPES: tuple[Recipe, ...] = ("plain", "one element a row")
 nearly none."""
 
 
-def formats_of(candidate: Candidate) -> tuple[Format, ...]:
+def formats_of(candidate: KernelCandidate) -> tuple[Format, ...]:
     """Of the weights that a candidate is tried with; none of a choice of experts."""
     if candidate.formats or not candidate.is_custom:
         return candidate.formats
     return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"))
 
 
-def cases_of(candidate: Candidate, device: str) -> Iterator[Case]:
+def cases_of(candidate: KernelCandidate, device: str) -> Iterator[Case]:
     """The cases of a candidate's slot; somebody's own gets none that no model brings."""
     slot, custom = candidate.slot, candidate.is_custom
     if slot == "norm":
@@ -352,7 +352,7 @@ def _choices(custom: bool) -> Iterator[RoutingCase]:
         yield RoutingCase(32, 4, tokens, dtype=torch.float32, scheme="softmax of all")
 
 
-def _matrices(kind: Format, candidate: Candidate, device: str) -> Iterator[DenseCase]:
+def _matrices(kind: Format, candidate: KernelCandidate, device: str) -> Iterator[DenseCase]:
     slot, custom = candidate.slot, candidate.is_custom
     for case in dense_cases(kind):
         if not (custom and kind == "mxfp4" and case.recipe == "scales apart by row"):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from spark_prof.kernels.candidate import (
-    Candidate,
     Format,
+    KernelCandidate,
     LinearLayer,
     NormedLinearLayer,
     NormLayer,
@@ -53,7 +53,7 @@ class NormedCase:
         words += ["a norm of float32"] * (self.norm == torch.float32)
         return ", ".join(words + ["residual"] * self.residual + ["bias"] * self.bias)
 
-    def pose(self, candidate: Candidate, device: str) -> Posed:
+    def pose(self, candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device; somebody's own kernel may round wherever one of vLLM's ends."""
         rows, columns = self.shape
         x_shape = (self.tokens, columns)
@@ -84,7 +84,7 @@ class NormedCase:
 _MOST_TOKENS = 16
 
 
-def normed_cases(candidate: Candidate, _device: str) -> Iterator[NormedCase]:
+def normed_cases(candidate: KernelCandidate, _device: str) -> Iterator[NormedCase]:
     """Each format, number of tokens and edge, and widths of models."""
     for kind in candidate.formats:
         for tokens in range(1, _MOST_TOKENS + 1):

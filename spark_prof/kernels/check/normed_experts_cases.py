@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.candidate import (
-    Candidate,
     Format,
+    KernelCandidate,
     LinearLayer,
     NormedExpertsLayer,
     NormLayer,
@@ -59,7 +59,7 @@ class NormedExpertsCase:
         words += [f"epsilon {self.epsilon:g}"] * (self.epsilon != 1e-5)
         return ", ".join(words + ["residual"] * self.residual)
 
-    def pose(self, _candidate: Candidate, device: str) -> Posed:
+    def pose(self, _candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device."""
         x_shape = (self.tokens, self.sizes.hidden)
         x = surrounded(make_activations(self.x, *x_shape, 2, device, self.layout))
@@ -112,7 +112,7 @@ _SHAPES: dict[str, tuple[tuple[Sizes, Literal["silu", "swiglu"]], ...]] = {
 width."""
 
 
-def normed_experts_cases(candidate: Candidate, device: str) -> Iterator[NormedExpertsCase]:
+def normed_experts_cases(candidate: KernelCandidate, device: str) -> Iterator[NormedExpertsCase]:
     """Each format, number of tokens and edge, many experts, and widths of models."""
     for kind in candidate.formats:
         for tokens in _FEW:

@@ -18,9 +18,9 @@ import torch
 from spark_prof.errors import one_line
 from spark_prof.kernels.candidate import (
     Abstained,
-    Candidate,
     ExpertsLayer,
     Format,
+    KernelCandidate,
     LinearLayer,
     Replacement,
     WrongResult,
@@ -47,9 +47,9 @@ from spark_prof.kernels.check.normed_experts_cases import (
     normed_experts_cases,
 )
 from spark_prof.kernels.check.verdict import (
+    CheckVerdict,
     Judgement,
     Status,
-    Verdict,
     judge,
     judge_changed,
     same_bits,
@@ -61,17 +61,17 @@ Attempts = Iterator[tuple[str, Callable[[], Judgement]]]
 
 
 def check(
-    candidate: Candidate, device: str, selects: Callable[[str], bool] | None = None
-) -> Iterator[Verdict]:
+    candidate: KernelCandidate, device: str, selects: Callable[[str], bool] | None = None
+) -> Iterator[CheckVerdict]:
     """Tries all that a candidate must pass, or the wanted labels, and yields what each showed."""
     for label, run in _attempts(candidate, device):
         if selects is None or selects(label):
             status, judgement = attempt(run, candidate.is_custom)
             used, detail = judgement.used, judgement.detail
-            yield Verdict(candidate.name, label, device, status, used, detail)
+            yield CheckVerdict(candidate.name, label, device, status, used, detail)
 
 
-def _attempts(candidate: Candidate, device: str) -> Attempts:
+def _attempts(candidate: KernelCandidate, device: str) -> Attempts:
     cases = LAYER_CASES.get(candidate.name, cases_of)
     for case in cases(candidate, device):
         yield case.label, partial(run_case, case, candidate, device)
@@ -107,7 +107,7 @@ def attempt(run: Callable[[], Judgement], custom: bool) -> tuple[Status, Judgeme
 
 AnyCase = Case | NormedCase | NormedExpertsCase | AttentionCase
 
-LAYER_CASES: dict[str, Callable[[Candidate, str], Iterator[AnyCase]]] = {
+LAYER_CASES: dict[str, Callable[[KernelCandidate, str], Iterator[AnyCase]]] = {
     "normed": normed_cases,
     "attention": lambda _, device: attention_cases(device),
     "normed-experts": normed_experts_cases,
@@ -115,7 +115,7 @@ LAYER_CASES: dict[str, Callable[[Candidate, str], Iterator[AnyCase]]] = {
 """Of the slot `layer`, by what the registry's `check` says."""
 
 
-def run_case(case: AnyCase, candidate: Candidate, device: str) -> Judgement:
+def run_case(case: AnyCase, candidate: KernelCandidate, device: str) -> Judgement:
     """Runs a case: results within their bounds, nothing beside them written, again equal bits.
 
     A kernel that changes the weights' bits is held against its own error alone.
@@ -143,7 +143,7 @@ def run_case(case: AnyCase, candidate: Candidate, device: str) -> Judgement:
     return Judgement(judged.used, _first_difference(again, [tensor.clone() for tensor in results]))
 
 
-def _built(candidate: Candidate, posed: Posed) -> Replacement:
+def _built(candidate: KernelCandidate, posed: Posed) -> Replacement:
     replacement = candidate.build(posed.layer)
     if replacement.bits == "changed" and not replacement.line:
         raise WrongResult("it changes the weights' bits; its line must state what is lost")
@@ -242,7 +242,9 @@ Probe = Callable[[Run, torch.Tensor], str]
 _CALLS = 4
 
 
-def _probe(kind: Format, probe: Probe, tokens: int, candidate: Candidate, device: str) -> Judgement:
+def _probe(
+    kind: Format, probe: Probe, tokens: int, candidate: KernelCandidate, device: str
+) -> Judgement:
     case: Case = DenseCase(kind, SMALL, tokens)
     if candidate.slot == "router":
         case = RoutingCase(32, 4, tokens)

@@ -21,7 +21,7 @@ Status = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckVerdict:
     """What one case showed of one kernel."""
 
     kernel: str  # the candidate's name, such as `w4a16`

@@ -15,7 +15,7 @@ from spark_prof.traces.chunks import CLOCK_MARK, cubins_folder, write_refusal
 _MARKS = 5
 
 
-class Backend(Protocol):
+class CaptureBackend(Protocol):
     """Watches what runs, a piece at a time; all calls come from the thread of the steps."""
 
     def start(self, piece: int) -> None:
@@ -61,7 +61,7 @@ def _keep_cubins(native: Native, settings: Settings) -> None:
     native.keep_cubins(folder)
 
 
-def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend | None]:
+def choose_backend(settings: Settings, process: Process) -> tuple[str, CaptureBackend | None]:
     """The backend that the settings ask for, with its name.
 
     By itself it takes CUPTI on an NVIDIA GPU and torch's profiler elsewhere, or where CUPTI cannot

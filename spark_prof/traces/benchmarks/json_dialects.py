@@ -19,8 +19,8 @@ from typing import Any
 from spark_prof.traces.benchmarks.load_test import (
     LATENCIES,
     BenchmarkRun,
+    ClientRequest,
     Latency,
-    Request,
     latency_of,
     tokens_per_chunk,
 )
@@ -210,11 +210,11 @@ def _serving(document: Mapping[str, Any], sglang: bool) -> dict[str, Any]:
     return fields
 
 
-def _first_start(requests: Iterable[Request]) -> int | None:
+def _first_start(requests: Iterable[ClientRequest]) -> int | None:
     return min((r.start_ns for r in requests if r.start_ns is not None), default=None)
 
 
-def _serving_requests(document: Mapping[str, Any], native: bool) -> Iterable[Request]:
+def _serving_requests(document: Mapping[str, Any], native: bool) -> Iterable[ClientRequest]:
     columns = [document.get(name) for name in _COLUMNS]
     for values in zip_longest(*(column if isinstance(column, list) else () for column in columns)):
         row = dict(zip(_COLUMNS, values, strict=True))
@@ -222,13 +222,13 @@ def _serving_requests(document: Mapping[str, Any], native: bool) -> Iterable[Req
         gaps = fields.get("gaps_us")
         if row["errors"] or not fields.get("ttft_us"):
             tokens = fields.get("input_tokens")
-            yield Request(fields.get("start_ns"), input_tokens=tokens, failed=True)
+            yield ClientRequest(fields.get("start_ns"), input_tokens=tokens, failed=True)
             continue
         if gaps is not None:
             # vLLM before 0.30 does not write the latency, which is the sum of its parts.
             fields = {"e2e_us": fields["ttft_us"] + sum(gaps), **fields}
             fields["chunks"] = None if native else len(gaps) + 1
-        yield Request(**fields)
+        yield ClientRequest(**fields)
 
 
 SGLANG = JsonDialect(
@@ -412,11 +412,11 @@ def _aiperf_records(document: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _record(record: Mapping[str, Any]) -> Request:
+def _record(record: Mapping[str, Any]) -> ClientRequest:
     fields = fields_of(record, _AIPERF_REQUEST)
     if "gaps_us" in fields:
         fields["chunks"] = len(fields["gaps_us"]) + 1
-    return Request(**fields, failed=record.get("error") is not None)
+    return ClientRequest(**fields, failed=record.get("error") is not None)
 
 
 _SUMMARY = partial(
@@ -449,7 +449,7 @@ JSON_DIALECTS = (
         '{"metadata": {"guidellm_version": "0.4"}, "benchmarks": []}',
         _GUIDELLM, "mean median percentiles.p90 percentiles.p99 std_dev", "benchmarks",
         lambda document: {"requests": tuple(
-            Request(**fields_of(row, _GUIDELLM_REQUEST))
+            ClientRequest(**fields_of(row, _GUIDELLM_REQUEST))
             for row in at(document, "requests.successful") or ()
         )},
         "epoch", (

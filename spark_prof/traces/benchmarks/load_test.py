@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.tables import STATISTICS, TABLES, Column
+from spark_prof.traces.tables import STATISTICS, TABLES, TableColumn
 
 CLOCKS = ("epoch", "monotonic", "none")
 """What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
@@ -50,7 +50,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Request:
+class ClientRequest:
     """One request as its client saw it."""
 
     start_ns: int | None = None  # when it was sent, by the run's clock
@@ -108,7 +108,7 @@ class BenchmarkRun(RunFigures):
     request_throughput: float | None = None
     total_throughput: float | None = None  # prompt and generated tokens per second
     itl_per_token: bool = False  # whether `itl` shares the time of a chunk out among its tokens
-    requests: tuple[Request, ...] = ()
+    requests: tuple[ClientRequest, ...] = ()
     notes: tuple[str, ...] = ()  # what to know before comparing its figures, one sentence each
 
 
@@ -130,7 +130,7 @@ def latency_of(values_us: Iterable[float | None], derived: str = "") -> Latency:
     return Latency(float(values.mean()), median, p90, p99, float(values.std()), derived)
 
 
-def tokens_per_chunk(requests: tuple[Request, ...]) -> float | None:
+def tokens_per_chunk(requests: tuple[ClientRequest, ...]) -> float | None:
     """Generated tokens over chunks, of the requests of which both are known."""
     both = [(r.output_tokens, r.chunks) for r in requests if r.output_tokens and r.chunks]
     return sum(t for t, _ in both) / sum(c for _, c in both) if both else None
@@ -174,7 +174,7 @@ def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
         values[name] = Latency(**figures, derived=row[f"{name}_derived"])
     values["notes"] = tuple(filter(None, row["notes"].split("\n")))
     rows = _rows("requests", requests.drop(columns="run")) if requests is not None else ()
-    return BenchmarkRun(**values, requests=tuple(Request(**request) for request in rows))
+    return BenchmarkRun(**values, requests=tuple(ClientRequest(**request) for request in rows))
 
 
 def _frame(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -183,7 +183,7 @@ def _frame(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(cells, columns=[column.name for column in columns])
 
 
-def _stored(column: Column, value: Any) -> Any:
+def _stored(column: TableColumn, value: Any) -> Any:
     """A value as the table has it, with what stands there for one that is not known."""
     if isinstance(value, str):
         # Without halves of surrogate pairs, which no file can hold.
@@ -202,7 +202,7 @@ def _rows(table: str, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
         yield {c.name: _or_none(c, value) for c, value in zip(columns, values, strict=True)}
 
 
-def _or_none(column: Column, value: Any) -> Any:
+def _or_none(column: TableColumn, value: Any) -> Any:
     if pa.types.is_floating(column.type):
         return None if math.isnan(value) else value
     unknown = 0 if column.name.endswith("_ns") else -1

@@ -131,7 +131,7 @@ _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
 _VALUE = re.compile(rf"(?<!\d){_NUMBER} ± {_NUMBER}")
 
 
-class _Row(NamedTuple):
+class _CsvRow(NamedTuple):
     """One row of a table."""
 
     point: tuple[str, str, str, int]  # model, context, depth and concurrency
@@ -146,7 +146,7 @@ def _benchy(text: str) -> list[BenchmarkRun]:
     Pasting loses the empty cells of a table. A pp row's last value is its e2e_ttft, a tg row's
     first one its speed, whatever stood between them.
     """
-    points: list[list[_Row]] = []
+    points: list[list[_CsvRow]] = []
     for line in text.splitlines():
         test = _TEST.search(line)
         matches = _VALUE.findall(line[test.end() :]) if test else []
@@ -156,7 +156,7 @@ def _benchy(text: str) -> list[BenchmarkRun]:
         concurrency = whole(float(test["concurrency"] or 1)) or 1
         point = (model, context, test["depth"] or "", concurrency)
         values = [(float(mean), float(deviation)) for mean, deviation in matches]
-        row = _Row(point, test["kind"], test["tokens"], values)
+        row = _CsvRow(point, test["kind"], test["tokens"], values)
         before = points[-1][-1] if points else None
         if before and (before.kind, before.point, row.kind) == ("pp", row.point, "tg"):
             points[-1].append(row)
@@ -165,7 +165,7 @@ def _benchy(text: str) -> list[BenchmarkRun]:
     return [_point(rows) for rows in points]
 
 
-def _point(rows: list[_Row]) -> BenchmarkRun:
+def _point(rows: list[_CsvRow]) -> BenchmarkRun:
     model, context, depth, concurrency = rows[0].point
     sizes = ", ".join(f"{row.kind}{row.size}" for row in rows)
     # Of several requests at a time the first speed is that of all, the second that of one.

@@ -40,7 +40,7 @@ _LARGEST = 1 << 30
 
 
 @dataclass(frozen=True)
-class Section:
+class CubinSection:
     """One section: its name, where its content lies, and `sh_info`."""
 
     name: str
@@ -77,14 +77,14 @@ class Elf:
         """Bytes of the file."""
         return len(self._data)
 
-    def sections(self) -> Iterator[Section]:
+    def sections(self) -> Iterator[CubinSection]:
         """The sections in file order."""
         for row in self._sections:
             start = int(row["name"])
             name = self._names[start : self._names.index(b"\0", start)].decode()
-            yield Section(name, int(row["offset"]), int(row["size"]), int(row["info"]))
+            yield CubinSection(name, int(row["offset"]), int(row["size"]), int(row["info"]))
 
-    def read(self, section: Section) -> bytes:
+    def read(self, section: CubinSection) -> bytes:
         """A section's content."""
         return self._bytes(section.offset, section.size)
 
@@ -147,7 +147,7 @@ def read_code(path: Path, symbols: Collection[str] | None = None) -> list[Code]:
         raise CommandError(f"{path} is no whole cubin ({error})") from error
 
 
-def _target(elf: Elf, notes: list[Section]) -> tuple[str, str]:
+def _target(elf: Elf, notes: list[CubinSection]) -> tuple[str, str]:
     """Architecture and suffix."""
     matches = [match for note in notes for match in _TARGET.finditer(elf.read(note))]
     if matches:
@@ -156,7 +156,7 @@ def _target(elf: Elf, notes: list[Section]) -> tuple[str, str]:
     return (f"sm_{number}", "") if number in _ARCHITECTURE_CODES else ("", "")
 
 
-def _register_counts(elf: Elf, sections: list[Section]) -> dict[int, int]:
+def _register_counts(elf: Elf, sections: list[CubinSection]) -> dict[int, int]:
     """Registers per thread by symbol number."""
     counts: dict[int, int] = {}
     for section in sections:

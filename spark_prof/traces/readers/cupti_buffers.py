@@ -17,7 +17,7 @@ from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunk_files import json_object
 from spark_prof.traces.chunks import facts_name
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
+from spark_prof.traces.foreign import Foreign, ForeignProcess, NamesModule, Trace, Window
 from spark_prof.traces.readers.cupti_trace import read_cupti
 from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, Scopes, ScopeWalk
 
@@ -67,12 +67,12 @@ def names_file(buffers: Path) -> Path:
     return max((file for file in candidates if file.name < beside.name), default=beside)
 
 
-def _process(name: str, folder: Path) -> Process:
+def _process(name: str, folder: Path) -> ForeignProcess:
     """The process, with what it said about itself if that is still there."""
     document = json_object(folder / facts_name(name))
     facts = {key: value for key, value in document.items() if key not in _ROWS_OF_FACTS}
     rank = name.removeprefix("rank")
-    return Process(int(rank) if rank.isdecimal() else None, facts)
+    return ForeignProcess(int(rank) if rank.isdecimal() else None, facts)
 
 
 def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModule) -> Window:

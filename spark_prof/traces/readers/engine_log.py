@@ -13,9 +13,9 @@ from pathlib import Path
 from spark_prof.redact import redacted_text
 from spark_prof.rules.engine_log_lines import LINE_RULES, WORDS, LineRule
 from spark_prof.traces.readers import log_errors, start_marks
-from spark_prof.traces.readers.log_errors import ErrorWatch, Failure
+from spark_prof.traces.readers.log_errors import EngineFailure, ErrorWatch
 from spark_prof.traces.readers.log_lines import LogLine, log_lines
-from spark_prof.traces.readers.log_load import Load, LoadWatch
+from spark_prof.traces.readers.log_load import LoadWatch, LoggedLoad
 from spark_prof.traces.readers.log_text import LogText
 from spark_prof.traces.readers.start_marks import StartMarks, StartWatch
 from spark_prof.traces.readers.unknown_lines import UnknownLine, UnknownWatch
@@ -69,8 +69,8 @@ class EngineLog:
     lines: int
     statements: tuple[Statement, ...]
     lost: tuple[str, ...] = ()
-    failure: Failure | None = None  # how its last engine that failed did
-    load: Load | None = None  # how busy its server was
+    failure: EngineFailure | None = None  # how its last engine that failed did
+    load: LoggedLoad | None = None  # how busy its server was
     # Warnings and errors that no rule knows: each kind once, and how many there are of all.
     unknown: tuple[UnknownLine, ...] = ()
     unknown_count: int = 0

@@ -15,10 +15,10 @@ import numpy as np
 
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
+from spark_prof.traces.foreign import Foreign, ForeignProcess, NamesModule, Trace, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect, collect_all
 from spark_prof.traces.readers.kineto_frames import (
-    Launches,
+    LaunchCalls,
     find_launches,
     gpu_frame,
     launch_frame,
@@ -62,7 +62,7 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     refusal = why_refused(whole, find_launches(whole), path.name)
     for number, (rank, kineto) in enumerate(ranks or [(rank_of(whole, path.name), whole)]):
         launches = find_launches(kineto)
-        process = Process(rank, process_facts(kineto, launches) | replica_of(path.name))
+        process = ForeignProcess(rank, process_facts(kineto, launches) | replica_of(path.name))
         calls = module_ranges(kineto, names_module)
         window, by_operator = _window(kineto, launches, calls, process)
         nodes = marked_nodes(kineto, process.scopes, names_module)
@@ -73,7 +73,7 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
 
 
 def _window(
-    kineto: Collected, launches: Launches, calls: ModuleRanges, process: Process
+    kineto: Collected, launches: LaunchCalls, calls: ModuleRanges, process: ForeignProcess
 ) -> tuple[Window, int]:
     """The whole trace as one window, and how many rows have their scope from an operator."""
     threads = thread_numbers(kineto)

@@ -28,13 +28,13 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.kineto_events import (
     Event,
+    EventColumns,
     EventDecoder,
     GpuArguments,
     GpuRows,
     HostRows,
     InexactTimesError,
     Numbered,
-    Rows,
     decode_arguments,
     plain_text,
 )
@@ -202,9 +202,9 @@ class Collected:
         self.gpu = GpuRows(self.names, self.threads)
         self.api = HostRows(self.names, self.threads)
         self.operators = HostRows(self.names, self.threads)
-        self.annotations = Rows(self.names, self.threads)
-        self.frames = Rows(self.names, self.threads)
-        self.overhead = Rows(self.names, self.threads)
+        self.annotations = EventColumns(self.names, self.threads)
+        self.frames = EventColumns(self.names, self.threads)
+        self.overhead = EventColumns(self.names, self.threads)
 
     def of_threads(self, threads: Flags) -> Collected:
         """The events of the chosen threads, by their number."""
@@ -216,7 +216,7 @@ class Collected:
     @property
     def dropped(self) -> int:
         """Events that cannot be used."""
-        kinds: list[Rows] = [getattr(self, kind) for kind in _KINDS]
+        kinds: list[EventColumns] = [getattr(self, kind) for kind in _KINDS]
         return self.damaged + sum(rows.dropped for rows in kinds)
 
 
@@ -279,7 +279,7 @@ class _Sorter:
     def __init__(self, kineto: Collected, is_module: Callable[[str], bool]) -> None:
         self._kineto, self._is_module = kineto, cache(is_module)
         self._open: dict[tuple[int | str, int | str], list[Event]] = {}
-        self._rows: dict[str, Rows] = {
+        self._rows: dict[str, EventColumns] = {
             **dict.fromkeys(GPU_KINDS, kineto.gpu), **dict.fromkeys(_API, kineto.api),
             **dict.fromkeys(_OPERATORS, kineto.operators), _FRAMES: kineto.frames,
             "user_annotation": kineto.annotations, "overhead": kineto.overhead,

@@ -226,7 +226,7 @@ def plain_text(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-class Rows:
+class EventColumns:
     """Events of one kind as columns.
 
     Attributes:
@@ -284,7 +284,7 @@ class Rows:
         self._columns.setdefault(name, array("q")).extend(values)
 
 
-class HostRows(Rows):
+class HostRows(EventColumns):
     """API calls or operators, with `correlation` and `external`, -1 where they have none."""
 
     def _more(self, events: Sequence[Event]) -> None:
@@ -293,7 +293,7 @@ class HostRows(Rows):
             self._extend(name, map(attrgetter(name), arguments))
 
 
-class GpuRows(Rows):
+class GpuRows(EventColumns):
     """What ran on a GPU, with the columns of GpuArguments.
 
     `grid` and `block` are numbers, and so is `note`, that of a name, -1 for none.

@@ -20,7 +20,7 @@ from spark_prof.rules.amd_gpus import amd_gpu
 from spark_prof.rules.operator_ranges import ranges_among
 from spark_prof.traces.rank_files import rank_named
 from spark_prof.traces.readers.kineto_collect import DRIVER, GPU_KINDS, Collected
-from spark_prof.traces.readers.kineto_events import GPU_NUMBERS, Rows, plain_text
+from spark_prof.traces.readers.kineto_events import GPU_NUMBERS, EventColumns, plain_text
 from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, Scopes
 
 
@@ -71,7 +71,7 @@ _WORDS = ("launch", "memcpy", "memset")
 
 
 @dataclass(frozen=True)
-class Launches:
+class LaunchCalls:
     """The launches among the API calls of a trace."""
 
     rows: Int64s
@@ -80,7 +80,7 @@ class Launches:
     shared: int  # how many correlation numbers belong to several launches
 
 
-def find_launches(kineto: Collected) -> Launches:
+def find_launches(kineto: Collected) -> LaunchCalls:
     """Joins the rows of the GPU with their API calls.
 
     A driver call inside a runtime call with the same number is no launch of its own. Where a
@@ -105,7 +105,7 @@ def find_launches(kineto: Collected) -> Launches:
     of_gpu = np.where(position >= 0, np.append(numbered, -1)[position], -1)
     counts = np.unique(numbers[numbered], return_counts=True)[1]
     idle = int((kernels[api_name] & ~started)[rows].sum())
-    return Launches(rows, of_gpu.astype(np.int64), idle, int((counts > 1).sum()))
+    return LaunchCalls(rows, of_gpu.astype(np.int64), idle, int((counts > 1).sum()))
 
 
 def operators_of(kineto: Collected) -> Int64s:
@@ -261,7 +261,7 @@ def _whole(thread: int | str) -> int:
     return thread if -(1 << 63) <= thread < 1 << 63 else -1
 
 
-def _times(rows: Rows, base_ns: int) -> dict[str, Int64s]:
+def _times(rows: EventColumns, base_ns: int) -> dict[str, Int64s]:
     return {name: rows.column(name) + base_ns for name in ("start_ns", "end_ns")}
 
 
@@ -322,7 +322,7 @@ def is_amd(kineto: Collected) -> bool:
     ).startswith(_AMD)
 
 
-def process_facts(kineto: Collected, launches: Launches) -> dict[str, Any]:
+def process_facts(kineto: Collected, launches: LaunchCalls) -> dict[str, Any]:
     """The facts of the process, with the keys of a recording's facts; what is unknown is left out.
 
     `training` is set where gradients are computed; `gpu.vendor` is AMD or NVIDIA; `cuda` is the
@@ -380,7 +380,7 @@ def _name(device: dict[str, Any]) -> str:
     return plain_text(name) if isinstance(name, str) else ""
 
 
-def _process(kineto: Collected, launches: Launches) -> int | None:
+def _process(kineto: Collected, launches: LaunchCalls) -> int | None:
     """The process that launched most, or ran most operators."""
     threads = kineto.api.column("thread")[launches.rows]
     if not len(threads):
@@ -396,7 +396,7 @@ def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def why_refused(kineto: Collected, launches: Launches, name: str) -> str:
+def why_refused(kineto: Collected, launches: LaunchCalls, name: str) -> str:
     """Why a trace without work on a GPU is of no use, empty where it may be of a CPU."""
     accelerator = accelerator_of(kineto)
     ranged = kineto.categories[RANGE_PROFILER]
@@ -416,7 +416,7 @@ def why_refused(kineto: Collected, launches: Launches, name: str) -> str:
 
 
 def what_is_lost(
-    kineto: Collected, gpu: pd.DataFrame, launches: Launches, by_operator: int, marked: set[int]
+    kineto: Collected, gpu: pd.DataFrame, launches: LaunchCalls, by_operator: int, marked: set[int]
 ) -> list[str]:
     """One line for each thing that the trace lacks; `marked` nodes of graphs tell their modules."""
     orphans = int((launches.of_gpu < 0).sum())

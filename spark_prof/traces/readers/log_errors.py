@@ -74,7 +74,7 @@ _MOST_STARTS = 1000
 
 
 @dataclass(frozen=True)
-class Failure:
+class EngineFailure:
     """The end of an engine."""
 
     serving: bool  # whether it had been serving; else it did not start
@@ -117,7 +117,7 @@ class _Raised:
 
 
 @dataclass
-class _Mark:
+class _FailureLine:
     """A line that says that an engine failed."""
 
     line: int
@@ -131,7 +131,7 @@ class ErrorWatch:
 
     def __init__(self) -> None:
         self._errors: list[_Raised] = []
-        self._marks: list[_Mark] = []
+        self._marks: list[_FailureLine] = []
         self._starts: list[int] = []
         self._up: list[int] = []
         self._alive = 0  # the last line that only an engine writes that goes on
@@ -197,7 +197,7 @@ class ErrorWatch:
             return False
         if len(self._marks) < _MOST_STARTS:
             ready = bool(_READY.search(line.body))
-            self._marks.append(_Mark(line.number, failed, ready, _signal(line.body)))
+            self._marks.append(_FailureLine(line.number, failed, ready, _signal(line.body)))
         return True
 
     def _raised(self, line: LogLine) -> bool:
@@ -242,7 +242,7 @@ class ErrorWatch:
         if same and len(last.reasons) == line.number - last.line - 1 < _MOST_REASONS:
             last.reasons.append(redacted_text(text[:_LONGEST]))
 
-    def failure(self, served_first: int = 0, served_last: int = 0) -> Failure | None:
+    def failure(self, served_first: int = 0, served_last: int = 0) -> EngineFailure | None:
         """How the last engine that failed did; None where none did.
 
         Args:
@@ -266,7 +266,7 @@ class ErrorWatch:
             not begin or any(one.ready for one in window)
         )
         serving = was_up or worked or ended
-        failure = Failure(
+        failure = EngineFailure(
             serving, "", "", (), (), "", first,
             recovered=any(line > last for line in up),
         )  # fmt: skip
@@ -280,7 +280,7 @@ class ErrorWatch:
             return replace(failure, error=f"Killed by signal {signal}")
         return failure
 
-    def _uncaught(self, up: Sequence[int]) -> list[_Mark]:
+    def _uncaught(self, up: Sequence[int]) -> list[_FailureLine]:
         """The last error that nothing caught, where no engine was up: the server's own end."""
         last = max((*self._starts, self._alive))
         raised = [e for e in self._errors if e.raw and not e.wraps and e.line > last]
@@ -291,7 +291,7 @@ class ErrorWatch:
         # What a person's own program does wrong with an engine that is ready is none of its ends.
         if offline and not any("vllm/" in frame for frame in one.frames):
             return []
-        return [_Mark(one.line, not offline, offline, "")]
+        return [_FailureLine(one.line, not offline, offline, "")]
 
     def _root(self, begin: int, first: int) -> _Raised | None:
         """The error at the root: after the first line that tells of the end, or else before it."""

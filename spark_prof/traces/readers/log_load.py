@@ -22,7 +22,7 @@ FULL = 95.0  # per cent of the KV cache from which on no further request fits
 
 
 @dataclass(frozen=True)
-class Load:
+class LoggedLoad:
     """What the status lines say that were looked at."""
 
     lines: int  # how many were looked at
@@ -79,13 +79,13 @@ class LoadWatch:
             self._most_full = _larger(self._most_full, (running, waiting))
 
     @property
-    def load(self) -> Load | None:
+    def load(self) -> LoggedLoad | None:
         """What the lines said; None where there was none."""
         if not self._first:
             return None
         data, first, begin = self._last
         running, waiting = self._most_full if self._full else self._most
-        return Load(
+        return LoggedLoad(
             self._statuses, self._busy, self._full, running, waiting, self._usage,
             self._preemptions, self._first, first + data.count(b"\n", 0, begin),
         )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, KernelSum, Process, end_to_end
+from spark_prof.traces.foreign import Foreign, ForeignProcess, KernelSum, end_to_end
 from spark_prof.traces.readers.printed_tables import (
     PrintedTable,
     number,
@@ -113,7 +113,7 @@ def measured_trace(parts: Sequence[tuple[Path, list[MeasuredKernel], list[str]]]
         if timeless := sum(kernel.duration_ns() is None for kernel in mine):
             lost.append(f"{timeless} kernels have no gpu__time_duration: they count as 0 ns")
         measurements += mine
-    process = Process(None, _facts(measurements), metrics=_metrics(measurements))
+    process = ForeignProcess(None, _facts(measurements), metrics=_metrics(measurements))
     windows = end_to_end(0, [_sum(kernel) for kernel in measurements], parts[0][0])
     return Foreign(FORMAT, [process], windows, list(dict.fromkeys(lost)))
 

@@ -21,7 +21,15 @@ import pandas as pd
 from spark_prof.arrays import Flags, Int64s
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, joined, no_work
+from spark_prof.traces.foreign import (
+    Foreign,
+    ForeignProcess,
+    NamesModule,
+    Trace,
+    Window,
+    joined,
+    no_work,
+)
 from spark_prof.traces.host_timeline import last_of_each, roots
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
 from spark_prof.traces.readers.nsys_facts import (
@@ -109,10 +117,10 @@ def _rows_of(columns: Mapping[str, Any], rows: Int64s) -> dict[str, Any]:
     return {name: values[rows] for name, values in columns.items()}
 
 
-class _Rank:
+class _ImportedProcess:
     """One process on the way through its stretches."""
 
-    def __init__(self, number: int, process: Process, events: Events, clock: Clock) -> None:
+    def __init__(self, number: int, process: ForeignProcess, events: Events, clock: Clock) -> None:
         self._number, self._events, self._clock = number, events, clock
         self._walk = ScopeWalk(process.scopes, events.names.names)
         self.pending = Pending()
@@ -274,10 +282,12 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
 
 
 def _windows(
-    stack: ExitStack, events: Events, processes: list[Process], clock: Clock, lost: list[str]
+    stack: ExitStack, events: Events, processes: list[ForeignProcess], clock: Clock, lost: list[str]
 ) -> Iterator[Window]:
     """The windows, bucket by bucket; a bucket is forgotten when it was read."""
-    ranks = [_Rank(number, process, events, clock) for number, process in enumerate(processes)]
+    ranks = [
+        _ImportedProcess(number, process, events, clock) for number, process in enumerate(processes)
+    ]
     with stack:
         for bucket in range(len(events.buckets)):
             ranges = events.ranges(bucket)
@@ -303,13 +313,13 @@ def _windows(
         lost.append(f"{orphans} kernels and copies have no launch in the nsys report")
 
 
-def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]:
+def _processes(events: Events, owners: list[int], clock: Clock) -> list[ForeignProcess]:
     processes = []
     nodes = created_nodes(events.export)
     rows = dict(groups(nodes["globalTid"] >> PROCESS_SHIFT))
     for number, owner in enumerate(owners):
         devices = sorted(events.scan.devices.get(owner, ()))
-        process = Process(None, process_facts(events.export, owner & ID_MASK, devices))
+        process = ForeignProcess(None, process_facts(events.export, owner & ID_MASK, devices))
         if owner in rows:
             node_rows = _rows_of(nodes, rows[owner])
             process = replace(process, nodes=_nodes(events, number, process, node_rows, clock))
@@ -318,7 +328,7 @@ def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]
 
 
 def _nodes(
-    events: Events, number: int, process: Process, rows: dict[str, Int64s], clock: Clock
+    events: Events, number: int, process: ForeignProcess, rows: dict[str, Int64s], clock: Clock
 ) -> pd.DataFrame:
     """The nodes of a process, each with what was open when its original was created."""
     latest = last_of_each(rows["graphNodeId"], rows["originalGraphNodeId"])

@@ -23,8 +23,8 @@ from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import (
     Foreign,
+    ForeignProcess,
     KernelSum,
-    Process,
     Window,
     end_to_end,
     gpu_frame,
@@ -59,7 +59,7 @@ _GRID, _BLOCK = ("GrdX", "GrdY", "GrdZ"), ("BlkX", "BlkY", "BlkZ")
 def gpu_trace(table: PrintedTable) -> Foreign:
     """What ran on the GPUs, from the report cuda_gpu_trace."""
     units = units_of(table.head)
-    process = Process(None, dict(_FACTS))
+    process = ForeignProcess(None, dict(_FACTS))
     lost = [_LOST, "when and by which thread the kernels were launched is unknown"]
     if any(units[n][1] not in ("byte", "bytes", "B") for n in _SIZES if n in units):
         lost.append("sizes are rounded to what the report prints")
@@ -98,7 +98,7 @@ def kernel_list(table: PrintedTable) -> Foreign:
     numbers = {pid: i for i, pid in enumerate(dict.fromkeys(r[0] for r in table.rows("PID")))}
     if len(numbers) > _MOST_PROCESSES:
         raise CommandError(f"{table.path} names {len(numbers)} processes; write it again")
-    processes = [Process(None, {"pid": whole(pid) or 0, **_FACTS}) for pid in numbers]
+    processes = [ForeignProcess(None, {"pid": whole(pid) or 0, **_FACTS}) for pid in numbers]
     lost = [_LOST, "copies, memsets, streams and registers are no part of this report of nsys"]
 
     def windows() -> Iterator[Window]:
@@ -251,7 +251,7 @@ def _kernel_sums(table: PrintedTable) -> Foreign:
         "copies and memsets are no part of this report of nsys",
         *table.lost(),
     ]
-    process = Process(None, {"summed": True, "tool": "nsys stats"})
+    process = ForeignProcess(None, {"summed": True, "tool": "nsys stats"})
     return Foreign(FORMAT, [process], end_to_end(0, sums, table.path), lost)
 
 

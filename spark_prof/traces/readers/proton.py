@@ -31,9 +31,9 @@ from spark_prof.traces.compressed import read_whole
 from spark_prof.traces.foreign import (
     CALL_COLUMNS,
     Foreign,
+    ForeignProcess,
     KernelSum,
     NamesModule,
-    Process,
     Window,
     end_to_end,
     gpu_frame,
@@ -120,19 +120,19 @@ class Frame(msgspec.Struct, gc=False):
     name: str
 
 
-class Node(msgspec.Struct):
+class ProtonNode(msgspec.Struct):
     """A node of the tree."""
 
     frame: Frame
     metrics: dict[str, Any] = {}
-    children: list[Node] = []
+    children: list[ProtonNode] = []
 
 
 def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
     """Reads a tree, JSON or msgpack, plain or compressed."""
     root, devices = _decoded(path)
     facts: dict[str, Any] = {"summed": True, "tool": "proton"}
-    process = Process(rank_named(path.name), facts)
+    process = ForeignProcess(rank_named(path.name), facts)
     sums, profiler_sums = _sums(root, process.scopes, names_module)
     facts |= _gpu_facts(devices, {row.device for row in sums})
     if not sums:
@@ -152,24 +152,24 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
     return Foreign(FORMAT, [process], end_to_end(0, sums, path), lost)
 
 
-def _decoded(path: Path) -> tuple[Node, dict[str, Any]]:
+def _decoded(path: Path) -> tuple[ProtonNode, dict[str, Any]]:
     data = read_whole(path, _MOST_TREE_BYTES, _FEWER)
     codec: Any = msgspec.json if data[:_BEGIN].lstrip()[:1] == b"[" else msgspec.msgpack
     try:
         root, *rest = codec.decode(data, type=list[msgspec.Raw])
         devices = codec.decode(rest[0], type=dict[str, Any]) if rest else {}
-        return codec.decode(root, type=Node), devices
+        return codec.decode(root, type=ProtonNode), devices
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CommandError(f"{path} is not a whole tree of Proton ({error})") from error
 
 
 def _sums(
-    root: Node, scopes: Scopes, names_module: NamesModule
+    root: ProtonNode, scopes: Scopes, names_module: NamesModule
 ) -> tuple[list[KernelSum], list[KernelSum]]:
     """The program's kernels in the order of the tree, and Proton's own."""
     sums: list[KernelSum] = []
     profiler_sums: list[KernelSum] = []
-    pending: list[tuple[Node, tuple[str, ...]]] = [(root, ())]
+    pending: list[tuple[ProtonNode, tuple[str, ...]]] = [(root, ())]
     while pending:
         node, path = pending.pop()
         name = node.frame.name
@@ -231,7 +231,7 @@ class Arguments(msgspec.Struct):
     name: str = ""
 
 
-class Document(msgspec.Struct):
+class ProtonDocument(msgspec.Struct):
     """A trace, or a stream's part of one."""
 
     traceEvents: list[ProtonEvent]  # noqa: N815 - the format's name
@@ -276,7 +276,7 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
             f"{path} holds no kernels; record with Proton's backend cupti or roctracer, not with "
             "its instrumentation, which looks inside kernels"
         )
-    process = Process(rank_named(path.name), {"tool": "proton"})
+    process = ForeignProcess(rank_named(path.name), {"tool": "proton"})
     paths = _Paths(process.scopes, names_module)
     profiler_ns = [e.end_ns - e.start_ns for e in kernels if _is_own((*paths.of(e)[0], e.name))]
     kernels = [e for e in kernels if not _is_own((*paths.of(e)[0], e.name))]
@@ -301,7 +301,7 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
 def _events(path: Path) -> list[ProtonEvent]:
     """The events of all documents of the file."""
     data = read_whole(path, _MOST_BYTES, _FEWER)
-    decoder = msgspec.json.Decoder(Document)
+    decoder = msgspec.json.Decoder(ProtonDocument)
     try:
         return decoder.decode(data).traceEvents
     except msgspec.DecodeError:

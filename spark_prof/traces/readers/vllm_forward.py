@@ -14,7 +14,7 @@ import msgspec
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import read_whole
-from spark_prof.traces.foreign import Foreign, KernelSum, Process, end_to_end
+from spark_prof.traces.foreign import Foreign, ForeignProcess, KernelSum, end_to_end
 from spark_prof.traces.rank_files import rank_named
 
 FORMAT = "vllm-forward"
@@ -26,25 +26,25 @@ _COPIES = {"Memcpy": "memcpy", "Memset": "memset"}
 _Microseconds = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 
 
-class _Kernel(msgspec.Struct):
+class _ForwardKernel(msgspec.Struct):
     name: str
     us: _Microseconds
     calls: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
     example: str = ""
 
 
-class _Summary(msgspec.Struct):
+class _ForwardSummary(msgspec.Struct):
     replays: int
     span_us: _Microseconds
     busy_us: _Microseconds
-    kernels: list[_Kernel]
+    kernels: list[_ForwardKernel]
     pre_forward_us: _Microseconds = 0.0
 
 
 def vllm_forward(path: Path) -> Foreign:
     """Reads the sums of one case on one rank, plain or compressed."""
     try:
-        summary = msgspec.json.decode(read_whole(path, _MOST_BYTES), type=_Summary)
+        summary = msgspec.json.decode(read_whole(path, _MOST_BYTES), type=_ForwardSummary)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(
             f"{path} is not complete, as vllm bench forward writes it ({error})"
@@ -73,4 +73,6 @@ def vllm_forward(path: Path) -> Foreign:
     if any(len(row.example) >= _LONGEST_NAME for row in summary.kernels):
         lost.append(f"names are cut off after {_LONGEST_NAME} letters")
     facts = {"summed": True, "tool": "vllm bench forward", "execution": "CUDA graphs"}
-    return Foreign(FORMAT, [Process(rank_named(path.name), facts)], end_to_end(0, sums, path), lost)
+    return Foreign(
+        FORMAT, [ForeignProcess(rank_named(path.name), facts)], end_to_end(0, sums, path), lost
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
+from spark_prof.analyzers.attribution.dataflow import LaunchSequence, follow, use_of
 from tests.rows import each_row
 
 A, B, C, D = 1, 2, 3, 4
@@ -29,7 +29,7 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
     known = [owner is not None for owner, _ in launches]
     owners = [(fixed or {}).get(n, owner or UNKNOWN) for n, (owner, _) in enumerate(launches)]
     count = len(launches)
-    rows = Sequence(
+    rows = LaunchSequence(
         step=np.array(steps or [0] * count, np.int64),
         component=np.array([component for component, _ in owners], np.int64),
         named=np.array([(named or {}).get(n, -1) for n in range(count)], np.int64),

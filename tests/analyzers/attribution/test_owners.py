@@ -17,7 +17,7 @@ from spark_prof.analyzers.attribution.memory_map import (
     MemoryMap,
     memory_map,
 )
-from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
+from spark_prof.analyzers.attribution.owners import KnownLaunches, Owners, owners_of
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import COMPONENTS
 from tests.analyzers.attribution.memory import tensor
@@ -63,7 +63,7 @@ def owned(
     frame = pd.DataFrame(words, columns=columns, dtype=np.int64)
     memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
     named = np.array([COMPONENTS.index("attention") if n == FLASH else -1 for n in names], np.int8)
-    launches = Launches(np.array(names), np.array(steps or [0] * len(names)), named, NAMES)
+    launches = KnownLaunches(np.array(names), np.array(steps or [0] * len(names)), named, NAMES)
     return memory, owners_of(memory, frame, frame["launch"].to_numpy(), launches)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Question
+from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings, Question
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of, step_of
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
@@ -88,18 +88,18 @@ GIGABYTES = {
 
 
 @cache
-def from_config(name: str) -> Ceilings:
+def from_config(name: str) -> CheckpointCeilings:
     return ceilings_of(read_checkpoint(MODELS / name))
 
 
 @cache
-def from_tensors(name: str) -> Ceilings:
+def from_tensors(name: str) -> CheckpointCeilings:
     config = config_of(name)
     tensors = tensors_of(config, CHECKPOINTS[name])
     return ceilings_of(Checkpoint(name, config, {}, as_tensors(tensors)))
 
 
-def choice(found: Ceilings, name: str):
+def choice(found: CheckpointCeilings, name: str):
     return next(choice for choice in found.choices if choice.id == name)
 
 

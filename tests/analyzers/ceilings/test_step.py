@@ -9,10 +9,10 @@ import pytest
 
 from spark_prof.analyzers.ceilings.ceiling_rows import (
     Architecture,
+    CeilingStep,
+    FormatWeights,
     Question,
-    State,
-    Step,
-    Weights,
+    SequenceState,
     WeightsOfModel,
 )
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import (
@@ -26,22 +26,22 @@ from spark_prof.analyzers.ceilings.checkpoint_ceilings import (
 from spark_prof.rules.gpus import GPUS, gpu_called
 from tests.rows import each_row
 
-DENSE = Weights("qkv", "bf16", "decoder", 1_000, 2_000.0, 1, matrix=True)
-EXPERTS = Weights("experts", "mxfp4", "decoder", 128_000, 68_000.0, 1, matrix=True)
-ROUTER = Weights("router", "bf16", "decoder", 128, 256.0, 1, matrix=True)
-EMBEDDING = Weights("embedding", "bf16", "decoder", 5_000, 10_000.0, 1, matrix=False)
-VISION = Weights("other", "bf16", "encoder", 9_000, 18_000.0, 1, matrix=True)
-WINDOW = State(2, "window", 16, heads=4, window=100, operations=64)
-CACHE = State(3, "kv", 16, heads=4, operations=64)
-LATENT = State(1, "latent", 10, operations=40)
-RECURRENT = State(1, "recurrent", 500, bytes_per_element=4)
+DENSE = FormatWeights("qkv", "bf16", "decoder", 1_000, 2_000.0, 1, matrix=True)
+EXPERTS = FormatWeights("experts", "mxfp4", "decoder", 128_000, 68_000.0, 1, matrix=True)
+ROUTER = FormatWeights("router", "bf16", "decoder", 128, 256.0, 1, matrix=True)
+EMBEDDING = FormatWeights("embedding", "bf16", "decoder", 5_000, 10_000.0, 1, matrix=False)
+VISION = FormatWeights("other", "bf16", "encoder", 9_000, 18_000.0, 1, matrix=True)
+WINDOW = SequenceState(2, "window", 16, heads=4, window=100, operations=64)
+CACHE = SequenceState(3, "kv", 16, heads=4, operations=64)
+LATENT = SequenceState(1, "latent", 10, operations=40)
+RECURRENT = SequenceState(1, "recurrent", 500, bytes_per_element=4)
 
 
-def model(*weights: Weights, states: tuple[State, ...] = ()) -> WeightsOfModel:
+def model(*weights: FormatWeights, states: tuple[SequenceState, ...] = ()) -> WeightsOfModel:
     return WeightsOfModel(Architecture("X", 5, 10, 128, 4, 500, states), weights, seen=True)
 
 
-def read(step: Step, component: str) -> float:
+def read(step: CeilingStep, component: str) -> float:
     return sum(row.read for row in step.rows if row.component == component)
 
 
@@ -135,10 +135,10 @@ def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
 PARAMETERS = 1_000_000
 
 
-def weights(component: str, form: str, per_parameter: float, **more: object) -> Weights:
+def weights(component: str, form: str, per_parameter: float, **more: object) -> FormatWeights:
     size = PARAMETERS * per_parameter
-    made = Weights(component, form, "decoder", PARAMETERS, size, 1, matrix=True)
-    return Weights(**{**made.__dict__, **more})
+    made = FormatWeights(component, form, "decoder", PARAMETERS, size, 1, matrix=True)
+    return FormatWeights(**{**made.__dict__, **more})
 
 
 def change(name: str):

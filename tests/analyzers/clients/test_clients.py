@@ -19,7 +19,7 @@ from spark_prof.analyzers.clients.engine_side import (
 )
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import timed_windows
-from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency, Request
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, ClientRequest, Latency
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle
 from tests.rows import each_row
@@ -28,14 +28,14 @@ ORIGIN = 1_800_000_000_000_000_001
 MS = 1_000_000
 
 
-def request(start_ms: float, ttft_ms: float, gaps_ms: list[float], **more: object) -> Request:
+def request(start_ms: float, ttft_ms: float, gaps_ms: list[float], **more: object) -> ClientRequest:
     e2e = 1e3 * (ttft_ms + sum(gaps_ms))
     usual = {
         "start_ns": round(start_ms * MS), "ttft_us": 1e3 * ttft_ms, "e2e_us": e2e,
         "output_tokens": len(gaps_ms) + 1, "chunks": len(gaps_ms) + 1,
         "gaps_us": tuple(1e3 * gap for gap in gaps_ms),
     }  # fmt: skip
-    return Request(**(usual | more))  # type: ignore[arg-type]
+    return ClientRequest(**(usual | more))  # type: ignore[arg-type]
 
 
 def steps(*rows: tuple[float, int, int, int, float, float]) -> pd.DataFrame:
@@ -68,12 +68,13 @@ NOTHING = {"requests": 0, "token_us": None, "first_us": None}
          {"token_us": 1e4, "whole_requests": True, "requests": 2, "tokens": None}),
         # The first token counts when its request was sent inside.
         ([request(-5, 10, [1]), request(5, 20, [1])], 0, 60, {"first_us": 2e4}),
-        ([request(0, 10, [1], failed=True), request(500, 10, [1]), Request(ttft_us=1.0)], 0, 60,
+        ([request(0, 10, [1], failed=True), request(500, 10, [1]), ClientRequest(ttft_us=1.0)], 0,
+         60,
          NOTHING),
     ],
 )  # fmt: skip
 def test_what_requests_saw_in_a_stretch(
-    requests: list[Request], begin_ms: int, end_ms: int, wanted: dict[str, object]
+    requests: list[ClientRequest], begin_ms: int, end_ms: int, wanted: dict[str, object]
 ) -> None:
     found = in_window(requests, ORIGIN, ORIGIN + begin_ms * MS, ORIGIN + end_ms * MS)
     assert {name: getattr(found, name) for name in wanted} == pytest.approx(wanted)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.analyzers.comparing.attribute_gain import summarize
-from spark_prof.analyzers.comparing.swap_attribution import Attribution, Swapped, Untraced
+from spark_prof.analyzers.comparing.swap_attribution import Attribution, SwapOnSide, Untraced
 from spark_prof.rules.components import component_of, layer_of
 from spark_prof.traces.bundle import Bundle
 from tests.support import MODULES, Piece, Recorded, call, kernel, kineto, step
@@ -136,9 +136,11 @@ def record(
     return Recorded({0: [piece]}, modules=modules).assemble(folder)
 
 
-def swaps(slot: str, path: str, side: str = "b", kernel_name: str = "spark_prof") -> list[Swapped]:
+def swaps(
+    slot: str, path: str, side: str = "b", kernel_name: str = "spark_prof"
+) -> list[SwapOnSide]:
     """The swap of one module of each layer; the path holds a {} for its number."""
-    return [Swapped(side, slot, path.format(number), kernel_name) for number in range(LAYERS)]
+    return [SwapOnSide(side, slot, path.format(number), kernel_name) for number in range(LAYERS)]
 
 
 EXPERTS = swaps("moe", "model.layers.{}.mlp.experts")
@@ -148,7 +150,7 @@ def attribute(
     folder: Path,
     a: Sequence[Ran],
     b: Sequence[Ran],
-    swapped: Sequence[Swapped] = EXPERTS,
+    swapped: Sequence[SwapOnSide] = EXPERTS,
     **of_record: Any,
 ) -> Attribution:
     """The attribution of two recordings whose untraced times are exactly known."""

@@ -14,7 +14,7 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,
     ComponentGain,
-    Swapped,
+    SwapOnSide,
     Untraced,
 )
 from spark_prof.analyzers.comparing.swapped_steps import tracing_cost
@@ -36,7 +36,7 @@ from .swapped_recordings import (
     with_experts,
 )
 
-LM_HEAD = [Swapped("b", "lm_head", "lm_head", "mxfp4")]
+LM_HEAD = [SwapOnSide("b", "lm_head", "lm_head", "mxfp4")]
 
 
 def by_component(found: Attribution) -> dict[str, ComponentGain]:
@@ -262,7 +262,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests/data"
 ON_H100 = 48
 SWAPS = [
-    Swapped("b", slot, path.format(number), "spark_prof")
+    SwapOnSide("b", slot, path.format(number), "spark_prof")
     for number in range(ON_H100)
     for slot, path in (
         ("moe", "model.layers.{}.mlp.experts"),

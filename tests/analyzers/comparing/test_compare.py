@@ -22,7 +22,7 @@ from spark_prof.analyzers.comparing.comparison import (
 )
 from spark_prof.analyzers.comparing.kernel_time import kernel_time
 from spark_prof.analyzers.comparing.obstacles import other_model
-from spark_prof.analyzers.instants import Work, attribute
+from spark_prof.analyzers.instants import RunWork, attribute
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
@@ -114,7 +114,7 @@ def test_some_steps_have_what_they_have_among_all(seed: int) -> None:
     ran = KernelColumns(start, end, name, layer, component, name, name, ("a", "b", "copy"),
                         (False, False, True), pd.DataFrame())  # fmt: skip
     kinds = np.where(name == 2, CODES["memcpy"], component)
-    every = attribute(Work(start, end, kinds, name < 2), *edges.T, len(COMPONENTS))
+    every = attribute(RunWork(start, end, kinds, name < 2), *edges.T, len(COMPONENTS))
     chosen = np.sort(chance.choice(12, 5, replace=False))
     time = kernel_time(ran, steps, np.arange(3), chosen)
     found = time.table(time.component, len(COMPONENTS))

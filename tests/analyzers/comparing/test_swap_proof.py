@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.ab import sides
-from spark_prof.analyzers.comparing.swap_attribution import Swapped
+from spark_prof.analyzers.comparing.swap_attribution import SwapOnSide
 from spark_prof.analyzers.comparing.swap_proof import (
     COMPONENTS_OF_SLOT,
     OWN_KERNELS,
@@ -65,7 +65,7 @@ ONE_LEFT = [
     r if "layers.1.mlp.down" in r.module else Ran(r.module, "dense", 5_000) for r in PRODUCTS
 ]
 BOTH = [swap for path in MATRICES for swap in swaps("mlp", path)]
-LM_HEAD = [Swapped("b", "lm_head", "lm_head", "mxfp4")]
+LM_HEAD = [SwapOnSide("b", "lm_head", "lm_head", "mxfp4")]
 
 
 @each_row(
@@ -109,7 +109,7 @@ LM_HEAD = [Swapped("b", "lm_head", "lm_head", "mxfp4")]
         pytest.param(PRODUCTS, ONE_LEFT, [s for s in BOTH if "layers.1.mlp.down" not in s.name],
                      RAN, "", id="one matrix was to stay"),
         pytest.param(*(changed(stock(), "lm_head", name="dense", ns=ns) for ns in (9_000, 5_000)),
-                     [Swapped("a", "lm_head", "lm_head", "fp8"), *LM_HEAD],
+                     [SwapOnSide("a", "lm_head", "lm_head", "fp8"), *LM_HEAD],
                      [(None, "not told")] * 2, "kernels of the same names",
                      id="the project's dense kernel on two formats"),
         pytest.param(stock(), changed(stock(), "input_layernorm", ns=1_000), OWN_NORM, UNTOLD,
@@ -126,7 +126,7 @@ LM_HEAD = [Swapped("b", "lm_head", "lm_head", "mxfp4")]
         pytest.param(with_experts(stock()), with_experts(stock()),
                      [*EXPERTS, *swaps("moe", MOE_PATH, "a")], [], "", id="what both sides have"),
         pytest.param(stock(), with_experts(stock()),
-                     [Swapped("b", "moe", "model.layers.77.mlp.experts", "spark_prof")],
+                     [SwapOnSide("b", "moe", "model.layers.77.mlp.experts", "spark_prof")],
                      [(77, "did not run")], "ran no kernel of experts in layer 77",
                      id="a layer in which nothing was seen"),
         pytest.param(CAST, DENSE_AND_CAST, swaps("o", O_PROJ), RAN, "",
@@ -137,7 +137,7 @@ def test_the_proof_of(
     tmp_path: Path,
     a: Rows,
     b: Rows,
-    swapped: Sequence[Swapped],
+    swapped: Sequence[SwapOnSide],
     verdicts: list[tuple[int | None, str]],
     why: str,
 ) -> None:
@@ -174,16 +174,16 @@ def test_every_slot_has_its_components() -> None:
     ],
 )  # fmt: skip
 def test_a_module_of_the_slot(slot: str, path: str, component: str, touched: set[str]) -> None:
-    swap = Swapped("b", slot, path, "spark_prof")
+    swap = SwapOnSide("b", slot, path, "spark_prof")
     assert component_of_swap(swap) == component
     assert touched_components([swap]) == touched
 
 
 def test_what_both_sides_have_does_not_tell_them_apart() -> None:
-    same = [Swapped(side, "o", "model.layers.0.attn.o_proj", "mxfp4") for side in ("a", "b")]
-    other = Swapped("b", "lm_head", "lm_head", "fp8")
-    twin = Swapped("a2", "moe", "model.layers.0.mlp.experts", "spark_prof")
+    same = [SwapOnSide(side, "o", "model.layers.0.attn.o_proj", "mxfp4") for side in ("a", "b")]
+    other = SwapOnSide("b", "lm_head", "lm_head", "fp8")
+    twin = SwapOnSide("a2", "moe", "model.layers.0.mlp.experts", "spark_prof")
     assert differing([*same, other, twin]) == (other,)
     assert touched_components([*same, other, twin]) == {"lm_head"}
-    pair = [Swapped(s, "lm_head", "lm_head", k) for s, k in (("a", "fp8"), ("b", "mxfp4"))]
+    pair = [SwapOnSide(s, "lm_head", "lm_head", k) for s, k in (("a", "fp8"), ("b", "mxfp4"))]
     assert touched_components(pair) == {"lm_head"}

@@ -17,7 +17,7 @@ from spark_prof.analyzers.comparing.threshold_expression import Expression, pars
 from spark_prof.analyzers.comparing.thresholds import (
     METRICS,
     WALL_TIMES,
-    Reading,
+    MetricReading,
     _findings,
     check,
     gate_outcome_of,
@@ -131,7 +131,7 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
     """Of a figure of 100: its change in us is its change in per cent."""
     us = (low + high) / 2
     change = Change(100, 100 + us, us, low, high)
-    assert gate_outcome_of(parse(f"decode_us {limit}"), Reading("time", change)) == outcome
+    assert gate_outcome_of(parse(f"decode_us {limit}"), MetricReading("time", change)) == outcome
 
 
 @each_row(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, EngineSetup, KnownIssue
-from spark_prof.analyzers.fallbacks.verdict import VERDICTS, Verdict, verdicts_of_audit
+from spark_prof.analyzers.fallbacks.verdict import VERDICTS, DoctorVerdict, verdicts_of_audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 from spark_prof.dashboards.verdict_sentence import verdict_sentence
@@ -18,7 +18,7 @@ from tests.analyzers.fallbacks.logs_of_people import PASTED
 from tests.rows import each_row
 
 
-def seen(path: Path, gpu: str) -> tuple[Audit, tuple[Finding, ...], tuple[Verdict, ...]]:
+def seen(path: Path, gpu: str) -> tuple[Audit, tuple[Finding, ...], tuple[DoctorVerdict, ...]]:
     """What doctor finds in a log."""
     known = find_gpu(gpu)
     name, capability = (known.name, known.compute_capability) if known else ("", "")

@@ -12,7 +12,7 @@ from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.recorded_run import Gpu, Run
+from spark_prof.analyzers.recorded_run import RecordedGpu, RecordingSetup
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.step_accounting import Books, Spread, Steps
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
@@ -95,10 +95,10 @@ def books(copies_us: float) -> tuple[Books, ...]:
 
 
 HEALTHY = Report(
-    run=Run("healthy", "tiny", "vllm serve tiny", "0.26.0", "2.11.0", "cupti", "",
+    run=RecordingSetup("healthy", "tiny", "vllm serve tiny", "0.26.0", "2.11.0", "cupti", "",
             "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PIECEWISE), model runner V1, "
             "asynchronous scheduling", "complete", "kernel"),
-    gpu=Gpu("NVIDIA H100 80GB HBM3", "9.0", "NVIDIA"),
+    gpu=RecordedGpu("NVIDIA H100 80GB HBM3", "9.0", "NVIDIA"),
     steps=Steps(STEPS, 0, STEPS, 0, STEPS, STEPS, 0, spread(STEP_US), None, None,
                 spread(STEP_US), spread(40.0)),
     books=books(10.0),

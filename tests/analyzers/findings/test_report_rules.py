@@ -13,7 +13,7 @@ from spark_prof.analyzers.classify.code_rows import code_row, opcode_counts
 from spark_prof.analyzers.classify.evidence import KernelEvidence
 from spark_prof.analyzers.findings.ranking import PAGES, RULES, findings_of
 from spark_prof.analyzers.model import ClockRow, Collectives, Lateness, RankRow, Report
-from spark_prof.analyzers.recorded_run import Clocks, Gpu
+from spark_prof.analyzers.recorded_run import Clocks, RecordedGpu
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
     Roofline,
@@ -156,7 +156,7 @@ FIRES: list[tuple[str, Report, float | None, str, str]] = [
      "!nvidia-smi"),
     ("straggler-rank", replace(parallel(100.0), run=replace(HEALTHY.run, units="op")), 0.1,
      "", "!nvidia-smi"),
-    ("straggler-rank", replace(parallel(100.0), gpu=Gpu("MI300X", "gfx942", "AMD")), 0.1,
+    ("straggler-rank", replace(parallel(100.0), gpu=RecordedGpu("MI300X", "gfx942", "AMD")), 0.1,
      "", "!nvidia-smi"),
     ("nccl-all-reduce", reducing(200.0, HERE), 0.2, "", "--disable-custom-all-reduce"),
     # 96 kernels in a step, each of which a graph may start a microsecond after the one before.
@@ -276,7 +276,7 @@ QUIET: list[tuple[str, Report]] = [
     ("tile-waste", tiled(64, 40.0)),
     ("tile-waste", tiled(64, 4.0, weights=None)),  # weights of two bytes are read long enough
     ("tile-waste", tiled(64, 4.0, precision="fp4")),  # no such peak on an H100
-    ("tile-waste", replace(tiled(64, 4.0), gpu=Gpu("some GPU", None))),
+    ("tile-waste", replace(tiled(64, 4.0), gpu=RecordedGpu("some GPU", None))),
     ("low-occupancy", shaped(THIN)),  # nobody knows what it should take
     ("low-occupancy", floored(shaped(THIN), THIN, 15.0)),  # it reads fast enough
     ("low-occupancy", floored(shaped(THIN), THIN, 5.0, "arithmetic")),

@@ -31,7 +31,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.cli.app import app
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render.limits import bounded
-from spark_prof.dashboards.section import Bounds
+from spark_prof.dashboards.section import DocumentBounds
 from spark_prof.profiler.attach import _port_of
 from tests.command_line import parsed
 from tests.rows import each_row
@@ -109,7 +109,9 @@ def test_every_finding_of_a_recording_can_be_verified(name: str) -> None:
     right(report.findings, report.run.model)
     for words in (shlex.split(each.command) for each in report.findings):
         if words[1] == "report":
-            bounded(outline(report), Bounds(sections=(words[words.index("--section") + 1],)))
+            bounded(
+                outline(report), DocumentBounds(sections=(words[words.index("--section") + 1],))
+            )
 
 
 @each_row("name", [rule.id for rule in RULES])

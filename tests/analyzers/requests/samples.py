@@ -11,10 +11,10 @@ from spark_prof.analyzers.requests.request_rows import (
     FirstTokenPart,
     LimitRow,
     Percentiles,
-    Served,
+    RequestSummary,
 )
 
-LOADED = Served(
+LOADED = RequestSummary(
     requests=70, whole=64, aborted=4, failed=0, cut=2, tokenless=0, prompt_tokens=2000,
     cached_tokens=500, output_tokens=900, preemptions=3,
     ttft=Percentiles(64, 900e3, 840e3, 1500e3, 2000e3),
@@ -31,7 +31,7 @@ LOADED = Served(
 )  # fmt: skip
 
 
-def report_of(found: Served | None, **changed: Any) -> Report:
+def report_of(found: RequestSummary | None, **changed: Any) -> Report:
     """A report of nothing but requests."""
     report: Any = SimpleNamespace(requests=replace(found, **changed) if found else None)
     return cast(Report, report)

@@ -23,7 +23,7 @@ from spark_prof.analyzers.roofline.launches import (
     groups_of,
     launches_of,
 )
-from spark_prof.analyzers.roofline.needs import LayerWork, Load, Shape, attention, reading
+from spark_prof.analyzers.roofline.needs import LayerWork, ModelShape, StepLoad, attention, reading
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from tests.rows import each_row
 
@@ -47,8 +47,8 @@ def steps(tokens: list[int], requests: list[int], phase: str = "decode") -> pd.D
 
 def test_one_group_for_each_size_and_a_step_from_its_middle() -> None:
     assert groups_of(steps([1, 1, 1, 8, 8], [1, 1, 1, 8, 8]), "decode") == [
-        StepGroup(1001, Load(1, 1, 1, 100), pytest.approx(0.6)),
-        StepGroup(1004, Load(8, 8, 8, 100), pytest.approx(0.4)),
+        StepGroup(1001, StepLoad(1, 1, 1, 100), pytest.approx(0.6)),
+        StepGroup(1004, StepLoad(8, 8, 8, 100), pytest.approx(0.4)),
     ]
 
 
@@ -99,18 +99,18 @@ SMALL = "triton_red_fused_fused_add_rms_norm_0"
 FLASH = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<>>>(P)"
 
 
-ONE = Load(1, 1, 1, 0)
+ONE = StepLoad(1, 1, 1, 0)
 
 
 def product(component: str, layer: int, what: str) -> LayerWork:
     weights = Weights(component, layer, what, 100, 50, "bfloat16")
-    return reading(weights, ONE, Shape())
+    return reading(weights, ONE, ModelShape())
 
 
 def but(work: LayerWork, **changes: Any) -> LayerWork:
     """The same work on weights that differ in that."""
     assert work.weights is not None
-    return reading(replace(work.weights, **changes), ONE, Shape())
+    return reading(replace(work.weights, **changes), ONE, ModelShape())
 
 
 def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
@@ -169,22 +169,24 @@ def test_a_drafter_reads_a_head_in_each_of_its_passes() -> None:
     draft = Launch(GEMM, "lm_head", -1, 5, role="drafter.lm_head", reads=(0,))
     passes = [draft, draft, replace(draft, name="split", ns=10), replace(draft, reads=(1,))]
     looked_up = Launch("lookup", "embedding", -1, 5, role="drafter.embed_tokens", reads=(0,))
-    found = drafted_work([*passes, looked_up], [head, own], replace(ONE, requests=3.0), Shape())
+    found = drafted_work(
+        [*passes, looked_up], [head, own], replace(ONE, requests=3.0), ModelShape()
+    )
     streamed = defaultdict[str, float](float)
     for charge in found:
         streamed[charge.work.what] += charge.work.need.streamed * charge.share
     # A pass may take several kernels: it is read as often as the rarest of their names ran.
     assert streamed == pytest.approx({"lm_head": 1.0 * head.bytes, "head": 1.0 * own.bytes})
-    twice = drafted_work([draft, draft], [head], ONE, Shape())
+    twice = drafted_work([draft, draft], [head], ONE, ModelShape())
     assert sum(c.work.need.streamed * c.share for c in twice) == 2 * head.bytes
-    assert not drafted_work([looked_up], [head, own], ONE, Shape())
+    assert not drafted_work([looked_up], [head, own], ONE, ModelShape())
     assert [run.drafts for run in (draft, Launch(GEMM, "lm_head", -1, 5, role="lm_head"))] == [
         True, False,
     ]  # fmt: skip
 
 
 def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:
-    shape = Shape(kv_elements=128)
+    shape = ModelShape(kv_elements=128)
     read, write = attention(0, ONE, shape)
     ran = [Launch(FLASH, "attention", 0, 50), Launch(GEMM, "attention", 0, 90),
            Launch("reshape", "kv_write", 0, 2)]  # fmt: skip

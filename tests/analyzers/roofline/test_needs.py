@@ -11,8 +11,8 @@ import pytest
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.needs import (
-    Load,
-    Shape,
+    ModelShape,
+    StepLoad,
     attention,
     elementwise,
     reading,
@@ -22,7 +22,7 @@ from spark_prof.analyzers.roofline.needs import (
 from spark_prof.analyzers.roofline.roofline_rows import Place, RooflineRow
 from spark_prof.analyzers.roofline.rows import by_sampling, by_single_kernels, together
 from spark_prof.analyzers.roofline.weight_bytes import Weights
-from spark_prof.traces.measured import DeviceState, Measured, Measurement
+from spark_prof.traces.measured import DeviceState, MeasuredMachine, Measurement
 from tests.rows import each_row
 
 GPT_OSS = {
@@ -84,10 +84,10 @@ def test_experts_of_a_rank_that_a_token_surely_hits(
     assert (shape.experts_here, shape.surely_chosen) == (here, surely)
 
 
-SHAPE = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, kv_elements=2 * 4 * 128,
+SHAPE = ModelShape(hidden=2048, heads=32, kv_heads=4, head_dim=128, kv_elements=2 * 4 * 128,
               pair_operations=4 * 32 * 128, experts=128, chosen=8, windows=(0, 128),
               state_bytes=1000.0)  # fmt: skip
-ONE = Load(tokens=1, requests=1, sampled=1, context=500)
+ONE = StepLoad(tokens=1, requests=1, sampled=1, context=500)
 
 
 def weights(component: str, size: int, elements: int) -> Weights:
@@ -97,7 +97,7 @@ def weights(component: str, size: int, elements: int) -> Weights:
 def test_a_product_reads_its_weights_once_and_its_activations_each_token() -> None:
     qkv = weights("qkv", 20_971_520, 5120 * 2048)
     for tokens in (1, 7, 64):
-        need = reading(qkv, Load(tokens, tokens, tokens, 0), SHAPE).need
+        need = reading(qkv, StepLoad(tokens, tokens, tokens, 0), SHAPE).need
         assert need.streamed == 20_971_520
         assert need.other == tokens * (2048 + 5120) * 2
         assert need.operations == 2 * tokens * 5120 * 2048
@@ -110,7 +110,7 @@ def test_one_token_reads_its_experts_and_more_may_read_the_same() -> None:
     assert one.streamed == pytest.approx(8 * 1_000_000)
     assert (one.part, one.expected) == ("8 of 128 experts", False)
     assert one.operations == 2 * 8 * 768 * 2048
-    four = reading(all_of_them, Load(4, 4, 4, 0), SHAPE).need
+    four = reading(all_of_them, StepLoad(4, 4, 4, 0), SHAPE).need
     assert four.streamed == one.streamed
     assert (four.part, four.expected) == ("at least 8 of 128 experts", True)
     assert four.operations == 4 * one.operations
@@ -133,13 +133,13 @@ def test_no_routing_needs_less_than_the_bound() -> None:
         own = weights("experts", each, each * 2048)
         sent = [random.choice(experts, chosen, replace=False) for _ in range(tokens)]
         hit = {expert for one in sent for expert in one.tolist() if expert < each}
-        need = reading(own, Load(tokens, tokens, tokens, 0), shape).need
+        need = reading(own, StepLoad(tokens, tokens, tokens, 0), shape).need
         assert need.streamed <= len(hit) + 1e-9
         assert need.expected or need.streamed == pytest.approx(len(hit))
 
 
 def test_the_head_works_for_sampled_tokens_only() -> None:
-    load = Load(tokens=512, requests=1, sampled=1, context=0)
+    load = StepLoad(tokens=512, requests=1, sampled=1, context=0)
     prompt = reading(weights("lm_head", 1000, 1000 * 2048), load, SHAPE).need
     assert prompt.operations == 2 * 1000 * 2048
     assert prompt.other == 2048 * 2 + 1000 * 4
@@ -148,15 +148,15 @@ def test_the_head_works_for_sampled_tokens_only() -> None:
 @each_row(
     ("layer", "load", "read", "pairs"),
     [
-        (0, Load(3, 3, 3, 500), 3 * 501, 3 * 501),
+        (0, StepLoad(3, 3, 3, 500), 3 * 501, 3 * 501),
         # A window bounds what is read.
-        (1, Load(1, 1, 1, 100), 101, 101),
-        (1, Load(1, 1, 1, 100_000), 128, 128),
+        (1, StepLoad(1, 1, 1, 100), 101, 101),
+        (1, StepLoad(1, 1, 1, 100_000), 128, 128),
         # A prompt's tokens see themselves and those before.
-        (0, Load(100, 1, 1, 0), 100, 100 * 101 / 2),
+        (0, StepLoad(100, 1, 1, 0), 100, 100 * 101 / 2),
     ],
 )
-def test_attention(layer: int, load: Load, read: int, pairs: float) -> None:
+def test_attention(layer: int, load: StepLoad, read: int, pairs: float) -> None:
     found, written = attention(layer, load, SHAPE)
     assert found.need.streamed == read * (2 * 4 * 128) * 2
     assert found.need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
@@ -165,18 +165,18 @@ def test_attention(layer: int, load: Load, read: int, pairs: float) -> None:
 
 
 def test_the_recurrent_state_of_each_request_is_read_and_written() -> None:
-    need = state(0, Load(tokens=16, requests=8, sampled=16, context=10_000), SHAPE).need
+    need = state(0, StepLoad(tokens=16, requests=8, sampled=16, context=10_000), SHAPE).need
     assert (need.streamed, need.other) == (8000, 8000)
 
 
 def test_small_kernels_have_activations_or_nothing() -> None:
-    five = Load(5, 5, 5, 0)
+    five = StepLoad(5, 5, 5, 0)
     norm = elementwise("norm", 0, five, SHAPE, norms=2)
     assert norm is not None
     # Read and written: the stream and the residual, for each of two norms.
     assert norm.need.other == 5 * 2 * 2 * 2 * 2048 * 2
     assert elementwise("sampler", -1, five, SHAPE) is None
-    assert elementwise("norm", 0, five, Shape()) is None
+    assert elementwise("norm", 0, five, ModelShape()) is None
 
 
 GEMM = Place("qkv", "self_attn.qkv_proj", "gemm")
@@ -234,7 +234,7 @@ def test_what_does_not_tell_is_left_out() -> None:
 
 
 H100 = "NVIDIA H100 80GB HBM3"
-MEASURED = Measured(
+MEASURED = MeasuredMachine(
     device=H100,
     taken="2026-11-21T10:00:00+00:00",
     measurements=(
@@ -261,7 +261,7 @@ def test_what_was_measured_here_goes_first_and_says_when() -> None:
 
 def test_an_unknown_device_has_ceilings_only_if_it_was_measured() -> None:
     assert ceilings_of("AMD EPYC", None).bandwidth is None
-    measured = Measured("AMD EPYC", "2026", MEASURED.measurements)
+    measured = MeasuredMachine("AMD EPYC", "2026", MEASURED.measurements)
     found = ceilings_of("AMD EPYC", None, measured)
     assert found.data_sheet is None
     assert found.bandwidth is not None

@@ -24,7 +24,7 @@ from spark_prof.analyzers.roofline.weight_bytes import (
 )
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.traces.measured import Measured, Measurement
+from spark_prof.traces.measured import MeasuredMachine, Measurement
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.attribution.memory import tensor as row_of
 from tests.analyzers.roofline.recorded import (
@@ -294,7 +294,7 @@ def test_each_kernel_has_the_bytes_of_its_weights(tmp_path: Path) -> None:
 
 def test_measured_ceilings_go_before_those_of_the_data_sheet(tmp_path: Path) -> None:
     recorded = bundle(tmp_path / "b", us=(40.0, 40.0, 40.0, 40.0, 900.0))
-    measured = Measured(
+    measured = MeasuredMachine(
         str(GPU["name"]), "2026", (Measurement("read", 1e12, "B/s", 1e12, 1e12, 5, "x"),)
     )
     row = decode(summarize(recorded, measured=measured))[0][HEAD]

@@ -11,7 +11,7 @@ import pytest
 from spark_prof.kernels.bench.configurations import VALUES, known_config, search
 from spark_prof.kernels.dense import LinearConfig, default_config
 from spark_prof.kernels.moe import default_config as default_moe
-from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, save
+from spark_prof.kernels.tuning import Tuned, TunedShape, TuningRun, known_runs, save
 from tests.rows import each_row
 
 pytest.importorskip("torch")
@@ -39,7 +39,7 @@ def test_they_are_few_and_possible(tokens: int, shape: DenseShape) -> None:
 
 
 START = LinearConfig(warps=8, split=4, depth=2, x_ahead=1, min_blocks=2)
-WORK = Work("dense", "nvfp4", 4096, 4096, 1)
+WORK = TunedShape("dense", "nvfp4", 4096, 4096, 1)
 
 
 def far_from(goal: LinearConfig, config: LinearConfig) -> float:
@@ -98,12 +98,12 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's file in which one piece of work was measured on an H100."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     shipped = tmp_path / "shipped.json"
-    save(Run("sm_90a", "H100", "2026-01-01", "", {}, ()), shipped)
+    save(TuningRun("sm_90a", "H100", "2026-01-01", "", {}, ()), shipped)
     monkeypatch.setattr("spark_prof.kernels.tuning.SHIPPED", shipped)
     known_runs.cache_clear()
     row = Tuned(WORK, asdict(replace(START, depth=4)), 3.0)
     odd = Tuned(replace(WORK, tokens=2), {"depth": 4}, 3.0)
-    save(Run("sm_90a", "H100", "2026-01-01", "", {}, (row, odd)))
+    save(TuningRun("sm_90a", "H100", "2026-01-01", "", {}, (row, odd)))
     yield
     known_runs.cache_clear()
 
@@ -117,9 +117,9 @@ def test_only_the_very_work_on_such_a_machine_is_known() -> None:
 
 
 def test_a_gpu_s_own_configuration_counts_before_another_s() -> None:
-    def run(machine: str, depth: int) -> Run:
+    def run(machine: str, depth: int) -> TuningRun:
         row = Tuned(WORK, asdict(replace(START, depth=depth)), 3.0)
-        return Run("sm_90a", machine, "2026-01-01", "", {}, (row,))
+        return TuningRun("sm_90a", machine, "2026-01-01", "", {}, (row,))
 
     runs = (run("H200", 1), run("H100", 3))
     for of_any in (runs, runs[::-1]):

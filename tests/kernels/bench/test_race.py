@@ -17,7 +17,7 @@ from spark_prof.kernels.bench.race import (
     plan,
     race,
 )
-from spark_prof.kernels.bench.results import Result
+from spark_prof.kernels.bench.results import ImplementationResult
 from tests.rows import each_row
 
 
@@ -91,7 +91,7 @@ class Work:
     def error(self, outputs: Sequence[torch.Tensor]) -> float:
         return largest_relative_l2(outputs, 2 * self.source)
 
-    def race(self, **calls: Call) -> dict[str, Result]:
+    def race(self, **calls: Call) -> dict[str, ImplementationResult]:
         setting = RaceSetting(CALLS, self.write, self.error, 1e-3, self.device)
         results = race(calls, setting, seconds=0, fewest=3)
         assert [result.contestant for result in results] == list(calls)
@@ -167,7 +167,7 @@ def test_who_becomes_wrong_while_it_is_timed_has_no_time(device: str) -> None:
 
 def test_who_cannot_take_part_stays_in_the_results(device: str) -> None:
     work = Work(device)
-    absent = Result("absent", None, None, "not installed")
+    absent = ImplementationResult("absent", None, None, "not installed")
     setting = RaceSetting(CALLS, work.write, work.error, 1e-3, work.device)
     assert race({"absent": absent}, setting, seconds=0, fewest=2) == (absent,)
 

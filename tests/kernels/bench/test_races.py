@@ -10,14 +10,14 @@ import torch
 
 from spark_prof.kernels.bench.ceilings import measure_ceilings
 from spark_prof.kernels.bench.field import CUBLAS
-from spark_prof.kernels.bench.request import Request
+from spark_prof.kernels.bench.request import BenchRequest
 from spark_prof.kernels.bench.results import (
     OURS,
-    Cell,
-    LeftOut,
-    Report,
-    Result,
+    BenchCell,
+    BenchReport,
+    ImplementationResult,
     TimeSpread,
+    UnmeasuredShape,
     cell_line,
     machine_of,
 )
@@ -31,7 +31,7 @@ from spark_prof.kernels.bench.shapes import (
 )
 from spark_prof.kernels.bench.vllm_peers import small_products
 from spark_prof.kernels.dense import LinearConfig, default_config
-from spark_prof.kernels.tuning import Work
+from spark_prof.kernels.tuning import TunedShape
 from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
@@ -39,8 +39,8 @@ QWEN = ExpertsShape("Qwen", "nvfp4", 16, 8, 256, 192, "silu", False)
 DEEPSEEK = ExpertsShape("DeepSeek", "bf16", 16, 6, 256, 192, "silu", False)
 
 
-def asked(tokens: list[int], *contestants: str) -> Request:
-    return Request(tokens=tokens, contestants=contestants, seconds_each=0.0)
+def asked(tokens: list[int], *contestants: str) -> BenchRequest:
+    return BenchRequest(tokens=tokens, contestants=contestants, seconds_each=0.0)
 
 
 def never() -> bool:
@@ -56,7 +56,7 @@ def gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def failures(cells: Iterable[Cell]) -> list[str]:
+def failures(cells: Iterable[BenchCell]) -> list[str]:
     found = [result for cell in cells for result in cell.results]
     assert found
     return [f"{result.contestant}: {result.failed}" for result in found if result.failed]
@@ -93,7 +93,7 @@ def test_experts_of_vllm(shape: ExpertsShape, name: str, gpu: torch.device) -> N
 SHAPE = DenseShape(48, 160, (Layer("small", "o", 48, 160),))
 
 
-def of(cell: Cell, name: str) -> Result:
+def of(cell: BenchCell, name: str) -> ImplementationResult:
     (found,) = [result for result in cell.results if result.contestant == name]
     return found
 
@@ -176,16 +176,20 @@ def test_experts(shape: ExpertsShape, device: str) -> None:
 
 
 def test_what_there_is_no_time_for_is_left_out_by_name() -> None:
-    request = Request(models=["Nemotron"], seconds=0.0)
+    request = BenchRequest(models=["Nemotron"], seconds=0.0)
     found = list(run(request, torch.device("cpu")))
     assert found
-    assert all(isinstance(each, LeftOut) and each.why == "0 seconds had passed" for each in found)
-    assert any("131072 x 2688" in each.what for each in found if isinstance(each, LeftOut))
+    assert all(
+        isinstance(each, UnmeasuredShape) and each.why == "0 seconds had passed" for each in found
+    )
+    assert any("131072 x 2688" in each.what for each in found if isinstance(each, UnmeasuredShape))
 
 
 def test_a_request_picks_kinds_models_and_formats() -> None:
-    request = Request(only=["dense"], models=["gpt-oss"], formats=["mxfp4"], seconds=0.0)
-    found = [each.what for each in run(request, torch.device("cpu")) if isinstance(each, LeftOut)]
+    request = BenchRequest(only=["dense"], models=["gpt-oss"], formats=["mxfp4"], seconds=0.0)
+    found = [
+        each.what for each in run(request, torch.device("cpu")) if isinstance(each, UnmeasuredShape)
+    ]
     assert found == [
         "dense mxfp4 2880 x 4096",
         "dense mxfp4 5120 x 2880",
@@ -195,7 +199,7 @@ def test_a_request_picks_kinds_models_and_formats() -> None:
 
 def test_what_a_recording_ran_stands_beside_and_is_no_contestant(device: str) -> None:
     ran = Recorded(("marlin::Marlin",), 1e-9, 48, True)
-    request = Request(
+    request = BenchRequest(
         tokens=[1, 2],
         contestants=[OURS],
         formats=["nvfp4"],
@@ -204,8 +208,8 @@ def test_what_a_recording_ran_stands_beside_and_is_no_contestant(device: str) ->
         recorded={((SHAPE, "nvfp4"), 1): ran},
     )
     one, two = run(request, torch.device(device))
-    assert isinstance(one, Cell)
-    assert isinstance(two, Cell)
+    assert isinstance(one, BenchCell)
+    assert isinstance(two, BenchCell)
     assert (one.recorded, two.recorded) == (ran, None)
     assert one.best_peer() is None
     ceilings = measure_ceilings(torch.device("cpu"), 1 << 22)
@@ -234,35 +238,37 @@ def test_a_search_begins_when_everything_was_timed_once(monkeypatch: pytest.Monk
     small = DenseShape(48, 160, (Layer("small", "lm_head", 48, 160),))
     calls: list[tuple[int, bool]] = []
 
-    def race_dense(shape: DenseShape, form: str, request: Request, device: object, stop: object):  # type: ignore[no-untyped-def]
+    def race_dense(
+        shape: DenseShape, form: str, request: BenchRequest, device: object, stop: object
+    ):  # type: ignore[no-untyped-def]
         calls.append((shape.rows, stop is not None))
         for count in request.tokens:
             us = TimeSpread(10.0 + (stop is None), 9.0, 12.0, 5)
-            work = Work("dense", form, shape.rows, shape.columns, count)
-            results = (Result(OURS, us, 0.0),)
-            yield Cell("dense", work, shape.label, 10, 10, shape.is_lm_head, results)
+            work = TunedShape("dense", form, shape.rows, shape.columns, count)
+            results = (ImplementationResult(OURS, us, 0.0),)
+            yield BenchCell("dense", work, shape.label, 10, 10, shape.is_lm_head, results)
 
     monkeypatch.setattr("spark_prof.kernels.bench.run.race_dense", race_dense)
-    request = Request(tokens=[1, 2], work=[(small, "nvfp4"), (SHAPE, "nvfp4")], tune=True)
-    report = Report(machine_of(torch_cpu), measure_ceilings(torch_cpu, 1 << 22))
+    request = BenchRequest(tokens=[1, 2], work=[(small, "nvfp4"), (SHAPE, "nvfp4")], tune=True)
+    report = BenchReport(machine_of(torch_cpu), measure_ceilings(torch_cpu, 1 << 22))
     for each in run(request, torch_cpu):
         report.add(each)
     assert calls == [(48, False), (48, False), (48, True), (48, True)]
     assert [cell.ours for cell in report.cells] == [10.0] * 4
     assert not report.left_out
-    report.add(LeftOut("x", "no time"))
+    report.add(UnmeasuredShape("x", "no time"))
     assert len(report.left_out) == 1
 
 
 def test_no_search_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 11.0, 11.0])
     monkeypatch.setattr("spark_prof.kernels.bench.run.time.perf_counter", lambda: next(clock))
-    cell = Cell("dense", Work("dense", "nvfp4", 48, 160, 1), "it", 1, 1, False, ())
+    cell = BenchCell("dense", TunedShape("dense", "nvfp4", 48, 160, 1), "it", 1, 1, False, ())
     monkeypatch.setattr("spark_prof.kernels.bench.run.race_dense", lambda *_: iter([cell]))
-    request = Request(tokens=[1], work=[(SHAPE, "nvfp4")], tune=True, seconds=10.0)
+    request = BenchRequest(tokens=[1], work=[(SHAPE, "nvfp4")], tune=True, seconds=10.0)
     first, left = run(request, torch.device("cpu"))
     assert first == cell
-    assert isinstance(left, LeftOut)
+    assert isinstance(left, UnmeasuredShape)
     assert left.why == "no search: 10 seconds had passed"
 
 
@@ -275,10 +281,10 @@ def test_a_search_never_ends_with_what_was_slower(
     found = LinearConfig(8, 2, 3, 1, 1)
     monkeypatch.setattr("spark_prof.kernels.bench.field.best", lambda *_: found)
 
-    def race(entered: dict[str, object], *_: object) -> tuple[Result, ...]:
+    def race(entered: dict[str, object], *_: object) -> tuple[ImplementationResult, ...]:
         of = dict(zip(entered, (ours, before), strict=True))
         return tuple(
-            Result(name, us and TimeSpread(us, us, us, 5), 0.0, "" if us else "wrong")
+            ImplementationResult(name, us and TimeSpread(us, us, us, 5), 0.0, "" if us else "wrong")
             for name, us in of.items()
         )
 

@@ -17,7 +17,7 @@ from spark_prof.kernels.bench import vllm_humming, vllm_linear
 from spark_prof.kernels.bench.field import _peers
 from spark_prof.kernels.bench.race import prepared
 from spark_prof.kernels.bench.random_weights import decoded, random_experts, random_weight
-from spark_prof.kernels.bench.results import Result
+from spark_prof.kernels.bench.results import ImplementationResult
 from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
 from spark_prof.kernels.bench.vllm_linear import PEERS, bf16_peers, is_on_gpu, linear_peers
 from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, MxFp4, NvFp4
@@ -142,7 +142,7 @@ def test_what_vllm_refuses_is_told_with_its_reason(
     weight = random_weight("nvfp4", (32, 64), torch.device("cpu"))
     for name, make in linear_peers(weight).items():
         found = prepared(name, lambda make=make: make(weight, 1))
-        assert isinstance(found, Result)
+        assert isinstance(found, ImplementationResult)
         assert why in found.failed
 
 

@@ -9,8 +9,8 @@ import torch
 
 from spark_prof.kernels.candidate import (
     Builder,
-    Candidate,
     ExpertsLayer,
+    KernelCandidate,
     Layer,
     LinearLayer,
     Replacement,
@@ -19,7 +19,7 @@ from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import decode
 from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.runner import AnyCase, attempt, check, run_case
-from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.kernels.check.verdict import CheckVerdict
 from spark_prof.swaps.templates import experts, router
 
 
@@ -27,15 +27,15 @@ def said(case: AnyCase, builder: Builder, device: str = "cpu", own: bool = False
     """What the gate says of a kernel in one case; nothing if it is right."""
     slot = "o" if isinstance(case, DenseCase) else "moe" if isinstance(case, MoeCase) else "router"
     slot = "layer" if isinstance(case, NormedCase) else slot
-    candidate = Candidate("k", slot, builder, is_custom=own)
+    candidate = KernelCandidate("k", slot, builder, is_custom=own)
     return attempt(partial(run_case, case, candidate, device), own)[1].detail
 
 
 def some(
     slot: str, builder: Builder, wanted: Callable[[str], bool], device: str = "cpu"
-) -> list[Verdict]:
+) -> list[CheckVerdict]:
     """The verdicts of somebody's own kernel in those cases alone whose label is wanted."""
-    found = list(check(Candidate("k", slot, builder), device, wanted))
+    found = list(check(KernelCandidate("k", slot, builder), device, wanted))
     assert found
     return found
 
