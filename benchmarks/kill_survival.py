@@ -239,7 +239,9 @@ def compare(what: str, folder: Path, copy: Path, after: float, ran: int | None =
         lost = salvage(folder).bundle.meta.lost
         cut = sum("its steps are missing" in line for line in lost)
         faults += lacking(found, Bundle(folder))
-        faults += [] if salvage(folder).newly_assembled is False else ["a second salvage made it again"]
+        faults += (
+            [] if salvage(folder).newly_assembled is False else ["a second salvage made it again"]
+        )
         if found.steps:
             run_report(folder)
     except CommandError as error:

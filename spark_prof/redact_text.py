@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from spark_prof.random_words import looks_random
 from spark_prof.redact_lines import HIDDEN, hidden_apart, without_marks
 from spark_prof.secret_rules import (
+    OPTION_USES,
     ORDINARY_WORDS,
     PHRASES,
     PROGRAM_NAMES,
@@ -20,7 +21,6 @@ from spark_prof.secret_rules import (
     REFERENCE,
     SEVERAL,
     SHAPES,
-    TAKEN,
     is_shown,
     name_of_short_form,
     name_strength,
@@ -198,7 +198,7 @@ class _SecretNames:
         """What is hidden after a name: from where to where, and what is shown instead."""
         text = self._text
         before = text[max(0, start - 1) : start]
-        argument = (self._program, name, "argument") in TAKEN
+        argument = (self._program, name, "argument") in OPTION_USES
         if name in PROGRAM_NAMES and not argument:
             self._program = name
         if (name[0] == "-" or argument) and (span := self._of_program(name, start, end)):

@@ -393,7 +393,7 @@ PROGRAMS: tuple[SecretProgram, ...] = (
 )
 
 PROGRAM_NAMES = frozenset(rule.program for rule in PROGRAMS) | {"docker", "podman", "nerdctl"}
-TAKEN = frozenset((rule.program, rule.option, rule.kind) for rule in PROGRAMS)
+OPTION_USES = frozenset((rule.program, rule.option, rule.kind) for rule in PROGRAMS)
 
 
 _CUT_HEADS = r"api|hf|ssl-keyfile|access|auth"
@@ -408,7 +408,7 @@ _IN_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 REFERENCE = re.compile(r"(?:\$\w+|\$\{\w+\}|\$\{\{[^{}\n]{0,80}\}\}|%\w+%)(?![^\s\"'`,;&|)\]}:@/])")
 SEVERAL = re.compile(r"api_?keys?|tokens|keys|secrets|passwords|credentials")
 """Options that take more than one value."""
-_SHOWN = re.compile(
+_PLACEHOLDER = re.compile(
     r"(?:|none|null|nil|true|false|undefined|unset|\*+|<?redacted>?|\[redacted\]"
     r"|<[A-Za-z_ |-]{1,40}>|str|string|int|float|bool|bytes|dict|list|tuple|any"
     r"|optional(?:\[\w{1,20}\]?)?|secretstr|type|\.{3}"
@@ -417,7 +417,7 @@ _SHOWN = re.compile(
     re.I,
 )
 """Values that tell nothing, also of a secret."""
-_SHOWN_WEAK = re.compile(
+_WEAK_PLACEHOLDER = re.compile(
     r"-?[0-9][0-9.,]{0,6}(?: ?(?:n|u|m|µ)?s|%|/s|x|[KMGT]i?B|tok/s)?"
     r"|(?:torch\.)?(?:b?float|u?int|bf|fp)[0-9][\w:]*"
     r"|<[^<>\s]{0,40}>|\[[A-Z_]{1,12}\]"
@@ -492,8 +492,8 @@ def is_shown(value: str, strength: int) -> bool:
     value = value.strip()
     if len(value) > 400:
         return False
-    if _SHOWN.fullmatch(value) or REFERENCE.fullmatch(value):
+    if _PLACEHOLDER.fullmatch(value) or REFERENCE.fullmatch(value):
         return True
     if _VARIABLE.fullmatch(value) and _known_strength(value, False):
         return True  # the name of a secret, such as HF_TOKEN
-    return strength == 1 and bool(_SHOWN_WEAK.fullmatch(value))
+    return strength == 1 and bool(_WEAK_PLACEHOLDER.fullmatch(value))

@@ -53,6 +53,7 @@ KEYS = frozenset(
         ("analyzers/one_layer.py", "others"),
         ("analyzers/views/waterfall.py", "known"),
         ("traces/measured.py", "taken"),
+        ("speculate/speculate_result.py", "taken"),
         ("tune/tune_result.py", "others"),
         ("tune/tune_result.py", "taken"),
     ]

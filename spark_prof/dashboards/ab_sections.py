@@ -64,7 +64,7 @@ def gains(result: AbOutcome) -> Section:
         _StepTime("b", "estimate.b_us"),
         _Factor("Gain", "estimate.gain.value"),
         cells.Text("95 %", lambda run: interval(run.estimate.gain)),
-        cells.Written("Detectable", lambda run: _smallest(result, run)),
+        cells.Formatted("Detectable", lambda run: _smallest(result, run)),
         cells.Text("b is", lambda run: "not counted" if failed else _effect(result, run)),
         _StepTime("Saved", "estimate.saved_us.value", optional=True),
         cells.Text("95 %", lambda run: _span(run.estimate.saved_us), optional=True),

@@ -71,8 +71,8 @@ def outlier_layers(
         cells.Text("Component", lambda pair: pair[0].component),
         cells.Time("Takes", lambda pair: pair[0].us),
         cells.Time("Like layers", lambda pair: pair[0].like.middle_us),
-        cells.Written("Difference", lambda pair: _off(pair[0])),
-        cells.Written("Of the scatter", lambda pair: f"{abs(pair[0].scale):.0f} x"),
+        cells.Formatted("Difference", lambda pair: _off(pair[0])),
+        cells.Formatted("Of the scatter", lambda pair: f"{abs(pair[0].scale):.0f} x"),
         cells.Count("Layers like it", lambda pair: _like(pair[0])),
         cells.Prose("Kernel that makes the difference", lambda pair: why(pair[1], names)),
     )

@@ -89,9 +89,9 @@ def gate(checked: Sequence[tuple[ThresholdResult, SideNames]]) -> Section:
     columns = (
         cells.Prose("Limit", lambda row: clean(row[0].expression.text)),
         cells.Text("Side", lambda row: row[1].b if several else ""),
-        cells.Written(checked[0][1].a, lambda row: _value(row[0], row[0].reading.change.a)),
-        cells.Written(b, lambda row: _value(row[0], row[0].reading.change.b)),
-        cells.Written("Change", lambda row: _change(row[0])),
+        cells.Formatted(checked[0][1].a, lambda row: _value(row[0], row[0].reading.change.a)),
+        cells.Formatted(b, lambda row: _value(row[0], row[0].reading.change.b)),
+        cells.Formatted("Change", lambda row: _change(row[0])),
         cells.Text("95 %", lambda row: _interval(row[0]), optional=True),
         cells.Text("Gate", lambda row: row[0].outcome),
         cells.Prose("Why", lambda row: _why(row[0], row[1].a, row[1].b), optional=True),

@@ -286,10 +286,10 @@ def kernels(phase: PhaseComparison, names: SideNames) -> Section:
         cells.Text("Component", "component"),
         cells.SomeTime(names.a, "change.a"),
         cells.SomeTime(names.b, "change.b"),
-        cells.Written("Change", lambda row: by_us(row.change.us) if comparable else MISSING),
+        cells.Formatted("Change", lambda row: by_us(row.change.us) if comparable else MISSING),
         cells.Text("95 %", lambda row: span(row.change) if comparable else MISSING, optional=True),
         cells.Text("In", lambda row: where.get(row.where, row.where), optional=True),
-        cells.Written("Calls", lambda row: _both(*map(_calls, (row.calls_a, row.calls_b))),
+        cells.Formatted("Calls", lambda row: _both(*map(_calls, (row.calls_a, row.calls_b))),
                       optional=True),
         cells.Text("Layers", _layers_of, optional=True),
         cells.Text("Execution unit", lambda row: _both(row.engine_a, row.engine_b), optional=True),
@@ -310,7 +310,9 @@ def engines(phase: PhaseComparison, names: SideNames) -> Section:
         cells.Text("Component", "name"),
         cells.Prose(names.a, lambda part: _mix(part.engines_a)),
         cells.Prose(names.b, lambda part: _mix(part.engines_b)),
-        cells.Written("Change", lambda part: MISSING if phase.obstacle else by_us(part.change.us)),
+        cells.Formatted(
+            "Change", lambda part: MISSING if phase.obstacle else by_us(part.change.us)
+        ),
     )
     intro = ("Share of the component's kernel time in decode steps, by engine and precision.",)
     title = "Engine, precision or weights that changed"

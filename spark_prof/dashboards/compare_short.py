@@ -103,9 +103,9 @@ def _answers(comparisons: Sequence[Comparison]) -> Section:
     columns = (
         cells.Text("Side", lambda row: clean(row[0])),
         cells.Text("Of", lambda row: row[1], optional=True),
-        cells.Written(clean(comparisons[0].names[0]), itemgetter(2)),
-        cells.Written("Side's", itemgetter(3)),
-        cells.Written("Change", itemgetter(4)),
+        cells.Formatted(clean(comparisons[0].names[0]), itemgetter(2)),
+        cells.Formatted("Side's", itemgetter(3)),
+        cells.Formatted("Change", itemgetter(4)),
         cells.Text("95 %", lambda row: row[5], optional=True),
         cells.Text("It is", lambda row: row[6]),
     )

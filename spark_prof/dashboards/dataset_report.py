@@ -33,7 +33,7 @@ _FIGURES = (
     cells.Count("Steps", "figures.steps"),
     cells.Time("Decode step", "figures.decode_median_us"),
     cells.Time("99th percentile", "figures.decode_p99_us", optional=True),
-    cells.Written("Tokens/s", lambda row: figure(row.figures.tokens_per_s, ",.1f")),
+    cells.Formatted("Tokens/s", lambda row: figure(row.figures.tokens_per_s, ",.1f")),
     cells.Time("Kernels", "figures.kernels_us", optional=True),
     cells.Share("Layer", "figures.layer_coverage", optional=True),
     cells.Share("Component", "figures.component_coverage", optional=True),
@@ -91,7 +91,7 @@ def _recordings(dataset: Dataset) -> Section:
 
     columns = (
         _RECORDING,
-        cells.Written("To the first", to_first),
+        cells.Formatted("To the first", to_first),
         *_FIGURES,
         cells.Text("Model", "recording.model", longest=_LONGEST_FIELD, optional=True),
         cells.Text("GPU", "recording.gpu", longest=_LONGEST_FIELD, optional=True),
@@ -132,8 +132,8 @@ def _ranks(dataset: Dataset) -> Section:
 
     columns = (
         _RECORDING,
-        cells.Written("Rank", lambda row: figure(row.figures.rank, "d")),
-        cells.Written("To the shortest", to_shortest),
+        cells.Formatted("Rank", lambda row: figure(row.figures.rank, "d")),
+        cells.Formatted("To the shortest", to_shortest),
         *_FIGURES,
     )
     rows = [_DatasetRow(recording, figures) for recording in several for figures in recording.ranks]

@@ -165,8 +165,8 @@ def measured(ceilings: MeasuredMachine) -> Section:
         cells.Text(
             "Ceiling", lambda e: _QUANTITIES.get(e.quantity, f"{e.quantity} matrix product")
         ),
-        cells.Written("Median", lambda entry: _amount(entry.value, entry.unit)),
-        cells.Written(
+        cells.Formatted("Median", lambda entry: _amount(entry.value, entry.unit)),
+        cells.Formatted(
             "Range", lambda e: f"{_amount(e.lowest, e.unit)} to {_amount(e.highest, e.unit)}"
         ),
         cells.Count("Repeats", "repeats", optional=True),

@@ -91,7 +91,7 @@ def gap_table(gap: Gap, sides: dict[str, WhySide], number: int) -> Section:
         cells.Text("", lambda part: _words(gap, part) if part.kind else "a token, as measured"),
         cells.Time(gap.slow, "slow_us"),
         cells.Time(gap.fast, "fast_us"),
-        cells.Written("Difference", lambda part: _signed(part.us)),
+        cells.Formatted("Difference", lambda part: _signed(part.us)),
         cells.Share("Of the gap", "share"),
     )
     rates = [rate for name in (gap.slow, gap.fast) if (rate := sides[name].rate)]

@@ -71,10 +71,12 @@ def _sections(comparison: LoadComparison) -> Iterator[Section]:
 
     columns = (
         cells.Text("Latency", lambda row: _NAMES[row.quantity][0]),
-        cells.Written(clean(a), lambda row: microseconds(row.change.a)),
-        cells.Written(clean(b), lambda row: microseconds(row.change.b)),
-        cells.Written("Change", lambda row: by_us(row.change.us) if has_interval(row) else MISSING),
-        cells.Written("", lambda row: by_share(row.change) if has_interval(row) else MISSING),
+        cells.Formatted(clean(a), lambda row: microseconds(row.change.a)),
+        cells.Formatted(clean(b), lambda row: microseconds(row.change.b)),
+        cells.Formatted(
+            "Change", lambda row: by_us(row.change.us) if has_interval(row) else MISSING
+        ),
+        cells.Formatted("", lambda row: by_share(row.change) if has_interval(row) else MISSING),
         cells.Text(
             "95 %", lambda row: span(row.change) if has_interval(row) else MISSING, optional=True
         ),

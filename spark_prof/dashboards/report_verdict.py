@@ -11,7 +11,7 @@ from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.sections.waterfall_section import name_of
 from spark_prof.dashboards.units import clean, count, counted, microseconds, share, shorten
 
-SHOWN = 3
+MOST_FINDINGS = 3
 """Findings on the one screen, of which one is named first."""
 _FEW_STEPS = 8
 _MOST = 0.5
@@ -35,7 +35,7 @@ def verdict_of(report: Report) -> str:
 def shown_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Those of the one screen: of several with one command the largest, which names the others."""
     distinct = {finding.command or finding.text: finding for finding in reversed(findings)}
-    return [finding for finding in findings if finding in distinct.values()][:SHOWN]
+    return [finding for finding in findings if finding in distinct.values()][:MOST_FINDINGS]
 
 
 def _takes(report: Report, waterfall: Waterfall) -> str:

@@ -22,7 +22,7 @@ from spark_prof.analyzers.typed_command import TypedCommand, command, commented,
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.report_verdict import (
-    SHOWN,
+    MOST_FINDINGS,
     shown_findings,
     verdict_of,
 )
@@ -51,20 +51,20 @@ from spark_prof.dashboards.units import clean, counted, microseconds, share, sho
 from spark_prof.rules.components import part_of
 from spark_prof.vocabulary import EXCHANGES, FUSES
 
-_FINDINGS, _CAVEATS = SHOWN, 2
+_FINDINGS, _CAVEATS = MOST_FINDINGS, 2
 """How many of each are shown."""
 _ROWS = (
-    (7, 7, SHOWN),
-    (6, 7, SHOWN),
-    (6, 6, SHOWN),
-    (6, 5, SHOWN),
-    (5, 5, SHOWN),
-    (5, 4, SHOWN),
-    (4, 4, SHOWN),
-    (3, 4, SHOWN),
-    (3, 3, SHOWN),
-    (2, 3, SHOWN),
-    (3, 4, SHOWN - 1),
+    (7, 7, MOST_FINDINGS),
+    (6, 7, MOST_FINDINGS),
+    (6, 6, MOST_FINDINGS),
+    (6, 5, MOST_FINDINGS),
+    (5, 5, MOST_FINDINGS),
+    (5, 4, MOST_FINDINGS),
+    (4, 4, MOST_FINDINGS),
+    (3, 4, MOST_FINDINGS),
+    (3, 3, MOST_FINDINGS),
+    (2, 3, MOST_FINDINGS),
+    (3, 4, MOST_FINDINGS - 1),
 )
 """Kernels, parts and findings that are shown, from the first on until all fits on one screen."""
 _BROKEN_TITLE = 12  # characters from which on a title above narrow figures has two lines

@@ -206,10 +206,10 @@ def _bests(result: SpeculateResult) -> Section:
     columns = (
         cells.Count("Batch", "requests"),
         cells.Count("Context", "context"),
-        cells.Written("Best k", lambda best: str(best.drafts)),
+        cells.Formatted("Best k", lambda best: str(best.drafts)),
         cells.Time("A token", lambda best: row(best).token_us),
         cells.Time("Without drafts", lambda best: best.row(0).token_us),
-        cells.Written("Tokens/s", lambda best: _factor(row(best).speed)),
+        cells.Formatted("Tokens/s", lambda best: _factor(row(best).speed)),
         cells.Text("95 %", lambda best: _ends(row(best).speed) if best.drafts else ""),
         cells.Text("Not told apart from", lambda best: ", ".join(map(str, best.rivals))),
     )
@@ -222,16 +222,16 @@ def _costs(result: SpeculateResult) -> Section:
     columns = (
         cells.Count("Batch", "best.requests"),
         cells.Count("Context", "best.context", optional=True),
-        cells.Written("k", lambda entry: str(entry.row.drafts)),
+        cells.Formatted("k", lambda entry: str(entry.row.drafts)),
         cells.Time("A step", "row.step_us.value"),
         cells.Text("95 %", lambda entry: _time_ends(entry.row.step_us)),
         cells.Ratio("Tokens", "row.tokens"),
         cells.Time("A token", "row.token_us"),
-        cells.Written(
+        cells.Formatted(
             "Tokens/s", lambda entry: _factor(entry.row.speed) if entry.row.drafts else None
         ),
         cells.Text("95 % ", lambda entry: _ends(entry.row.speed) if entry.row.drafts else ""),
-        cells.Written("Pays from", lambda entry: _even(entry.row)),
+        cells.Formatted("Pays from", lambda entry: _even(entry.row)),
     )
     intro = (
         "Tokens are those that a step gives each request. Drafts pay from that share of them "
@@ -253,7 +253,7 @@ def _if_accepted(result: SpeculateResult) -> Section:
         cells.Count("Batch", "requests"),
         cells.Count("Context", "context"),
         cells.Share("Each is accepted", "rate"),
-        cells.Written("Best k", lambda entry: str(entry.drafts)),
+        cells.Formatted("Best k", lambda entry: str(entry.drafts)),
     )
     rows: tuple[IfAccepted, ...] = result.if_accepted
     intro = ("Where a draft is accepted with this chance if all before it are.",)
@@ -263,10 +263,10 @@ def _if_accepted(result: SpeculateResult) -> Section:
 def _proofs(result: SpeculateResult) -> Section:
     columns = (
         cells.Count("Batch", "requests"),
-        cells.Written("k", lambda proof: str(proof.drafts)),
+        cells.Formatted("k", lambda proof: str(proof.drafts)),
         cells.Time("Without drafts", "plain_us"),
         cells.Time("With them", "token_us"),
-        cells.Written("Tokens/s", lambda proof: _factor(proof.speed)),
+        cells.Formatted("Tokens/s", lambda proof: _factor(proof.speed)),
         cells.Text("95 %", lambda proof: _ends(proof.speed)),
         cells.Ratio("Tokens a step", "tokens"),
         cells.Text("Same text", _same),
@@ -296,7 +296,7 @@ def _acceptance(result: SpeculateResult) -> Section:
         else []
     )
     columns = (
-        cells.Written("Position", lambda row: str(row[0])),
+        cells.Formatted("Position", lambda row: str(row[0])),
         cells.Share("Steps that draft it", lambda row: row[1]),
         cells.Share("Accept it", lambda row: row[2]),
         cells.Ratio("Tokens a step to here", lambda row: acceptance and acceptance.tokens(row[0])),

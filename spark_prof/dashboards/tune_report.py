@@ -407,7 +407,7 @@ def _candidates(candidates: Sequence[Candidate]) -> Section:
         cells.Text("From", "source"),
         cells.Prose("Applies", "condition"),
         cells.Text("Finding", "finding", optional=True),
-        cells.Written(
+        cells.Formatted(
             "At most",
             lambda candidate: candidate.expected_ms and f"{candidate.expected_ms:.3f} ms",
             optional=True,

@@ -173,7 +173,7 @@ def _first_kernel(finding: Finding, kernels: Sequence[KernelRow]) -> KernelRow |
     return None
 
 
-_KEPT = ("source", "rank", "other")
+_SHARED_PARAMETERS = ("source", "rank", "other")
 
 
 def link(path: str, label: str, **values: str | int) -> None:
@@ -192,5 +192,7 @@ def _page(path: str) -> st.Page:
 
 
 def _query(values: dict[str, str | int]) -> dict[str, str]:
-    parameters = {name: value for name, value in state.shared().items() if name in _KEPT}
+    parameters = {
+        name: value for name, value in state.shared().items() if name in _SHARED_PARAMETERS
+    }
     return parameters | {name: str(value) for name, value in values.items()}

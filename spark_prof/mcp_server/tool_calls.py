@@ -24,7 +24,7 @@ _READ_SECONDS = 600.0
 _QUERY_SECONDS = 120.0
 _TUNE_SECONDS = 600.0  # that a tune may take beyond its own minutes, to confirm what it found
 _KEPT_BYTES = 32_000_000  # of JSON that commands wrote
-_SAID = 20  # lines of a run's output
+_MOST_PRINTED = 20  # lines of a run's output
 
 Arguments = Mapping[str, Any]
 
@@ -237,8 +237,10 @@ async def _run(desk: Desk, arguments: Arguments, command: str) -> ToolAnswer:
     if command == "record":  # what vLLM says
         lines = []
     data: views.Json = {"recording": desk.folders.short_path(out), "exit_code": ended.code}
-    data |= {"printed": lines[:_SAID], "said": ended.stderr_lines}
-    left = f"{len(lines) - _SAID} lines that it printed" if len(lines) > _SAID else ""
+    data |= {"printed": lines[:_MOST_PRINTED], "said": ended.stderr_lines}
+    left = (
+        f"{len(lines) - _MOST_PRINTED} lines that it printed" if len(lines) > _MOST_PRINTED else ""
+    )
     after = ToolCall("summary", {"recording": data["recording"]}, "what was measured")
     return ToolAnswer(data, after, left_out=left)
 

@@ -10,9 +10,9 @@ from spark_prof.rules.known_issue import (
     EngineSetting,
     Issue,
     IssueReference,
+    LogSays,
     Model,
     Runs,
-    Says,
     Traced,
 )
 from spark_prof.rules.versions import VersionWindow
@@ -68,7 +68,7 @@ ATTENTION: tuple[Issue, ...] = (
         "(GLM-5.2 and 5.3, 4 GB10 and 8 RTX PRO 6000)",
         vllm=VersionWindow("0.27.0", "0.29.0", "0.30.0"), gpus="RTX 50, RTX PRO, GB10",
         when=(SM12X,
-              Says(rf"({_SPARSE_SM120})\w*' object has no attribute 'masked_mha_available'")),
+              LogSays(rf"({_SPARSE_SM120})\w*' object has no attribute 'masked_mha_available'")),
         reported=(IssueReference("vllm-project/vllm#51920", "2026-08-12"),
                   IssueReference("vllm-project/vllm#55757", "2026-09-07")),
         remedy="update vLLM to 0.30"),

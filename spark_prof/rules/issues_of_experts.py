@@ -12,9 +12,9 @@ from spark_prof.rules.known_issue import (
     EngineSetting,
     Issue,
     IssueReference,
+    LogSays,
     Model,
     Runs,
-    Says,
 )
 from spark_prof.rules.versions import VersionWindow
 
@@ -110,7 +110,7 @@ EXPERTS: tuple[Issue, ...] = (
         effect="the engine does not start; on Marlin it does, at 61 tokens/s for one request "
         "(Qwen3.8-Flash-Next-FP8, 4 GPUs of compute capability 8.0)",
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="A100, RTX 30",
-        when=(Capability(((75, 88),)), Says(r"type fp8e4nv not supported in this architecture")),
+        when=(Capability(((75, 88),)), LogSays(r"type fp8e4nv not supported in this architecture")),
         reported=(IssueReference("vllm-project/vllm#54318", "2026-09-01"),
                   IssueReference("vllm-project/vllm#54219", "2026-08-28")),
         side="--moe-backend marlin"),
@@ -166,7 +166,7 @@ EXPERTS: tuple[Issue, ...] = (
         effect="with a tuned file their kernel was 3.5 % faster and the server no faster: +0.09 %, "
         "between -2.56 and +2.75 (Nemotron-3-Super, 12 starts)",
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="GB10",
-        when=(GB10, Says(r"E=512,N=2688,device_name=NVIDIA_GB10")),
+        when=(GB10, LogSays(r"E=512,N=2688,device_name=NVIDIA_GB10")),
         reported=(IssueReference("vllm-project/vllm#52192", "2026-08-13", "pull"),),
         remedy="do not tune them for the time of a token"),
 )  # fmt: skip

@@ -10,9 +10,9 @@ from spark_prof.rules.known_issue import (
     CheckpointScheme,
     Issue,
     IssueReference,
+    LogSays,
     Model,
     Runs,
-    Says,
 )
 from spark_prof.rules.versions import VersionWindow
 
@@ -59,7 +59,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "checkpoint asks for 16-bit activations",
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="B200, RTX 50, RTX PRO, GB10",
         when=(Capability(((100, 129),)),
-              Says(r"does not have native support for FP4|lacks native FP4 compute")),
+              LogSays(r"does not have native support for FP4|lacks native FP4 compute")),
         reported=(IssueReference("vllm-project/vllm#47749", "2026-07-06"),
                   IssueReference("vllm-project/vllm#44672", "2026-09-10", "pull")),
         remedy="look at what the checkpoint asks for, not at the GPU"),
@@ -69,7 +69,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         effect="the engine does not start; without that kernel it starts on Triton's (Qwen3.6, "
         "GB10)",
         vllm=VersionWindow("0.20.0", "0.21.1rc1.dev169"), gpus="GB10",
-        when=(GB10, Says(r"cutlass_gemm_caller\.cuh")),
+        when=(GB10, LogSays(r"cutlass_gemm_caller\.cuh")),
         reported=(IssueReference("vllm-project/vllm#43367", "2026-05-22"),),
         side="VLLM_DISABLED_KERNELS=CutlassFp8BlockScaledMMKernel"),
     Issue("flashinfer-needs-cuda-12-9", "start",
@@ -77,7 +77,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "know it",
         effect="the engine ends while it starts, in the sampler, the experts or an FP8 KV cache",
         vllm=VersionWindow("0.25.0", "0.29.0"), gpus="RTX 50, RTX PRO, GB10",
-        when=(SM12X, Says(r"No supported CUDA architectures found for major versions \[12\]")),
+        when=(SM12X, LogSays(r"No supported CUDA architectures found for major versions \[12\]")),
         reported=(IssueReference("vllm-project/vllm#48965", "2026-07-17", "pull"),
                   IssueReference("flashinfer-ai/flashinfer#3633", "2026-09-07", "pull")),
         remedy="install CUDA 12.9 or newer and set CUDA_HOME"),
@@ -87,7 +87,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         effect="57 warnings in each run, none with FlashInfer 0.6.13; what they cost was not "
         "told (RTX 5090)",
         vllm=VersionWindow("0.23.0", "0.24.0", "0.25.0"), gpus="",
-        when=(Says(r"No tuned config covers \S*(bmm_fp8|fp8_gemm)"),),
+        when=(LogSays(r"No tuned config covers \S*(bmm_fp8|fp8_gemm)"),),
         reported=(IssueReference("flashinfer-ai/flashinfer#3437", "2026-06-20", "pull"),),
         remedy="update vLLM to 0.25"),
     Issue("lm-head-not-tuned", "speed",
@@ -95,7 +95,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         "vocabulary, which no warm-up of vLLM runs",
         effect="each step runs it with a default tactic; what that costs was not told",
         vllm=VersionWindow("0.25.0", "0.33.0"), gpus="",
-        when=(Says(r"No tuned config covers \S*bf16_gemm"),),
+        when=(LogSays(r"No tuned config covers \S*bf16_gemm"),),
         reported=(IssueReference("vllm-project/vllm#47720", "2026-07-06", "pull"),),
         remedy="none known"),
     Issue("gb10-fp8-blocks-default-tiles", "speed",
@@ -104,7 +104,7 @@ LINEAR_LAYERS: tuple[Issue, ...] = (
         effect="6.73 tokens/s with tiles of 16 rows where 5.45 were reached (+23 %; "
         "DeepSeek-V4-Flash, 2 DGX Spark)",
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="GB10",
-        when=(GB10, Says(r"default W8A8 Block FP8 kernel config.*device_name=NVIDIA_GB10")),
+        when=(GB10, LogSays(r"default W8A8 Block FP8 kernel config.*device_name=NVIDIA_GB10")),
         reported=(IssueReference("vllm-project/vllm#40925", "2026-04-26", "pull"),),
         remedy="write a configuration for these shapes with vLLM's benchmark_w8a8_block_fp8.py"),
 )  # fmt: skip

@@ -9,8 +9,8 @@ from spark_prof.rules.known_issue import (
     EngineSetting,
     Issue,
     IssueReference,
+    LogSays,
     Model,
-    Says,
 )
 from spark_prof.rules.versions import VersionWindow
 
@@ -34,7 +34,7 @@ SPECULATION: tuple[Issue, ...] = (
         "--no-async-scheduling, at the same speed for one request (2 RTX 3090; seen on RTX 5090 "
         "and GB10 too)",
         vllm=VersionWindow("0.25.1", "0.27.1"), gpus="",
-        when=(DELTA_NET, _MTP, Says(r"illegal memory access|unspecified launch failure")),
+        when=(DELTA_NET, _MTP, LogSays(r"illegal memory access|unspecified launch failure")),
         reported=(IssueReference("vllm-project/vllm#50021", "2026-08-19", "pull"),
                   IssueReference("vllm-project/vllm#40756", "2026-07-19")),
         side="--no-async-scheduling"),
@@ -43,7 +43,7 @@ SPECULATION: tuple[Issue, ...] = (
         effect="cudaErrorIllegalAddress under load with 5 drafts, none with 4",
         vllm=VersionWindow("0.20.1", "0.20.1"), gpus="",
         when=(DELTA_NET, _MTP, AtLeast("num_speculative_tokens", 5),
-              Says(r"cudaErrorIllegalAddress|illegal memory access")),
+              LogSays(r"cudaErrorIllegalAddress|illegal memory access")),
         reported=(IssueReference("vllm-project/vllm#37035", "2026-05-05"),),
         side="--speculative-config.num_speculative_tokens=4"),
     Issue("drafts-never-accepted-after-32k", "speed",
@@ -52,7 +52,7 @@ SPECULATION: tuple[Issue, ...] = (
         "anew; traced to one INT4 checkpoint of Qwen3.8-27B later",
         vllm=VersionWindow("0.27.1", "0.27.1"), gpus="",
         when=(DELTA_NET, _MTP, AtLeast("max_seq_len", 32769),
-              Says(r"Avg Draft acceptance rate: 0\.0%")),
+              LogSays(r"Avg Draft acceptance rate: 0\.0%")),
         reported=(IssueReference("vllm-project/vllm#52873", "2026-08-19"),
                   IssueReference("noonghunna/club-3090#1052", "2026-08-20")),
         remedy="another checkpoint of the model, or no drafts"),
@@ -86,7 +86,7 @@ SPECULATION: tuple[Issue, ...] = (
         what="drafts of a model that is cut into stages are sent on as if each step had one token",
         effect="the engine ends at its first decode step",
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
-        when=(Says(r"PP\+async expects sampled_token_ids to have shape"),),
+        when=(LogSays(r"PP\+async expects sampled_token_ids to have shape"),),
         reported=(IssueReference("vllm-project/vllm#49355", "2026-07"),
                   IssueReference("vllm-project/vllm#57755", "2026-09-20")),
         remedy="drafts or stages, not both"),
@@ -96,7 +96,7 @@ SPECULATION: tuple[Issue, ...] = (
         effect="25.3 tokens/s where 133.3 are reached with a graph of 42 tokens, and 26.0 s to the "
         "first token where 0.84 are (6 requests with 6 drafts, DGX Spark)",
         vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
-        when=(Says(r"Truncating max_cudagraph_capture_size to \d"),
+        when=(LogSays(r"Truncating max_cudagraph_capture_size to \d"),
               AtLeast("decode_tokens_beyond_graphs", 1)),
         reported=(IssueReference("vllm-project/vllm#54933", "2026-09-02"),
                   IssueReference("vllm-project/vllm#37865", "2026-09-02", "pull"),
@@ -106,7 +106,7 @@ SPECULATION: tuple[Issue, ...] = (
         what="FlashInfer is not there, and torch chooses among the drafts' tokens instead",
         effect="that choice takes about twice as long, as vLLM's own line says",
         vllm=VersionWindow("0.28.0", "0.33.0"), gpus="",
-        when=(Says(r"flashinfer is unavailable; .*half the speed"),),
+        when=(LogSays(r"flashinfer is unavailable; .*half the speed"),),
         reported=(IssueReference("syv-ai/qwen38-27b-rtx3090#35", "2026-08-24"),),
         remedy="install flashinfer-python of the version that vLLM pins"),
 )  # fmt: skip

@@ -963,7 +963,7 @@ _GEMM = (
 )
 
 # The project's own kernels, by the whole names that spark_prof/kernels/cuda gives them.
-_OWN = (
+_OF_THIS_PACKAGE = (
     KernelRule("own-dense", r"^dense$", "dense", _TENSOR, precision="bf16", gemm=True),
     KernelRule("own-experts", r"^(?:gate_up|down)$", "gate_up", _TENSOR, component="experts",
          precision="bf16", gemm=True),
@@ -973,7 +973,7 @@ _OWN = (
     KernelRule("own-norm", r"^row_norm$", "row_norm", _CUDA, component="norm"),
 )
 
-OWN_KERNELS = "|".join(rule.pattern for rule in _OWN)
+OWN_KERNELS = "|".join(rule.pattern for rule in _OF_THIS_PACKAGE)
 """A regular expression of this package's kernels, by their whole names."""
 
 _GENERIC = _all(_CUDA, "",
@@ -1036,7 +1036,7 @@ RULES: tuple[KernelRule, ...] = (
     *_LAYER_PARTS,
     *_SAMPLER,
     *_GEMM,
-    *_OWN,
+    *_OF_THIS_PACKAGE,
     *_GENERIC,
 )
 """All families, in the order in which they are tried."""

@@ -73,7 +73,7 @@ class EnvironmentCondition:
 
 
 @dataclass(frozen=True)
-class Says:
+class LogSays:
     """A line of the log has this pattern."""
 
     pattern: str
@@ -98,7 +98,7 @@ class AnyOf:
         | EngineSetting
         | AtLeast
         | EnvironmentCondition
-        | Says
+        | LogSays
         | Traced,
         ...,
     ]
@@ -112,7 +112,7 @@ Condition = (
     | EngineSetting
     | AtLeast
     | EnvironmentCondition
-    | Says
+    | LogSays
     | Traced
     | AnyOf
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_WRITTEN = re.compile(
+_VERSION = re.compile(
     r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:(a|b|rc)(\d{1,4}))?(?:\.post(\d{1,4}))?"
     r"(?:\.dev(\d{1,7}))?(?:\+([\w.]{1,80}))?"
 )
@@ -37,7 +37,7 @@ def build_of(text: str) -> Build | None:
 
     build_of("0.28.1rc1.dev388+g8a728663c").place < build_of("0.28.1").place
     """
-    match = _WRITTEN.fullmatch(text.strip())
+    match = _VERSION.fullmatch(text.strip())
     if match is None:
         return None
     major, minor, patch, stage, number, post, dev, local = match.groups()

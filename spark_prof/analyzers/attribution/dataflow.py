@@ -42,7 +42,7 @@ IN_MODULE, BETWEEN_MODULES, OUTSIDE = 0, 1, 2
 """Where a kernel was launched: by a module, or by the model itself between its marked modules, so
 that it is of none of its layers; outside of the model."""
 
-_READ, _EITHER, _WRITTEN = 1, 0, -1
+_READ, _EITHER, _WRITES = 1, 0, -1
 _READS_FIRST = re.compile(r"triton_(?:poi|red|per)_fused")
 
 _ROUNDS = 16  # an owner is handed on over so many launches that read no weight, in each direction
@@ -77,9 +77,9 @@ def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Intege
     reads = np.array([bool(_READS_FIRST.match(one)) and not fills(one) for one in names] + [False])
     only_writes = np.array([bool(fills(one)) for one in names] + [False])
     use = np.where(reads[name] & (arguments["argument"] == 0).to_numpy(), _READ, _EITHER)
-    use[only_writes[name]] = _WRITTEN
+    use[only_writes[name]] = _WRITES
     array = in_array(arguments, name, names)
-    use[array] = np.where(arguments["offset"].to_numpy()[array] == 0, _WRITTEN, _READ)
+    use[array] = np.where(arguments["offset"].to_numpy()[array] == 0, _WRITES, _READ)
     return use
 
 
@@ -115,7 +115,7 @@ def _neighbours(rows: LaunchSequence, addresses: pd.DataFrame) -> Int64s:
     words = words.assign(before=holders.shift(fill_value=-1), holders=holders.transform("size"))
     in_step = words["step"].map(pd.Series(rows.step).value_counts())
     workspace = (words["holders"] * _WORKSPACE > in_step) & (in_step >= _FEW)
-    may_read = np.where(workspace, words["use"] == _READ, words["use"] != _WRITTEN)
+    may_read = np.where(workspace, words["use"] == _READ, words["use"] != _WRITES)
     pairs = words[may_read & (words["before"] >= 0)]
     holder, reads = pairs["holder"].to_numpy(), (pairs["use"] == _READ).to_numpy()
     # What has a component already lacks a layer, which any neighbour that fits may tell.

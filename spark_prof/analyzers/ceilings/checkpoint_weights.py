@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_prof.analyzers.ceilings.ceiling_rows import FormatWeights, Module, WeightsOfModel
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
-from spark_prof.analyzers.ceilings.derived import KNOWN, derived_modules
+from spark_prof.analyzers.ceilings.derived import KNOWN_FAMILIES, derived_modules
 from spark_prof.analyzers.ceilings.schemes import format_of, schemes_of
 from spark_prof.rules.tensor_names import WeightUse, place_of, split_name
 from spark_prof.traces.checkpoint import Checkpoint, Tensor
@@ -141,7 +141,7 @@ def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
         ]
     lost = ["No tensors were seen: shapes and formats are derived from the configuration."]
     lost += [f"The configuration has no {name}: {then}." for name, then in _absent(read)]
-    if read.family not in KNOWN:
+    if read.family not in KNOWN_FAMILIES:
         family = read.text("model_type") or "without a model_type"
         lost.append(
             f"The family {family} was not checked: its shapes are taken to be Llama's or Mixtral's."

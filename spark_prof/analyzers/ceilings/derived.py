@@ -14,7 +14,7 @@ from spark_prof.analyzers.ceilings.schemes import BYTES, Schemes
 from spark_prof.rules.tensor_names import place_of
 
 # fmt: off
-KNOWN = frozenset(
+KNOWN_FAMILIES = frozenset(
     {
         "bamba", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe",
         "exaone4", "falcon", "falcon_h1", "gemma2", "gemma3", "glm4", "glm4_moe",

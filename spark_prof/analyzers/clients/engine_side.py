@@ -70,7 +70,7 @@ def _plausible(local_ns: int, end_ns: int) -> bool:
     return apart <= _WRITTEN_WITHIN_NS and _ZONES[0] <= quarters <= _ZONES[1]
 
 
-_ALIKE = 1.5  # prompts whose lengths differ by no more than this factor are about as long
+_SAME_LENGTH = 1.5  # prompts whose lengths differ by no more than this factor are about as long
 
 _STALL = 20  # so many times the median is no step's usual work
 
@@ -169,7 +169,10 @@ def _prefill(
     if same:
         return mean * max(math.ceil((prompt_tokens or 0.0) / at_once), 1) if at_once else mean
     # Steps that read other prompts say something about these only if they are about as long.
-    similar = prompt_tokens is not None and at_once / _ALIKE <= prompt_tokens <= at_once * _ALIKE
+    similar = (
+        prompt_tokens is not None
+        and at_once / _SAME_LENGTH <= prompt_tokens <= at_once * _SAME_LENGTH
+    )
     return mean if similar else None
 
 

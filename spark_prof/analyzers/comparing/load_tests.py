@@ -16,7 +16,9 @@ from spark_prof.traces.benchmarks.load_test import BenchmarkResult, BenchmarkRun
 
 QUANTITIES = ("tpot", "itl", "ttft", "e2e")
 """The latencies of a run, the one that a decode step decides first."""
-_ALIKE = 0.05  # lengths of prompts and answers that differ by a smaller share are as long
+_SAME_LENGTH_SHARE = (
+    0.05  # lengths of prompts and answers that differ by a smaller share are as long
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,9 @@ def _other(one: ClientLoad, run: ClientLoad) -> str:
             return name
         if ours is None or theirs is None:
             continue
-        if abs(ours - theirs) > (_ALIKE * max(ours, theirs) if name.endswith("tokens") else 1e-9):
+        if abs(ours - theirs) > (
+            _SAME_LENGTH_SHARE * max(ours, theirs) if name.endswith("tokens") else 1e-9
+        ):
             return name
     return ""
 

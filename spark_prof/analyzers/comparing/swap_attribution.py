@@ -18,7 +18,7 @@ NO_GAIN = 0.01
 WITHIN = 0.03
 """Components that are this near the gain add up to it, as a share of it."""
 
-Ran = Literal["ran", "did not run", "not told"]
+RanAnswer = Literal["ran", "did not run", "not told"]
 """Not told where the replacement's kernels look like the other side's."""
 
 
@@ -112,7 +112,7 @@ class LayerProof:
     layer: int | None  # the decoder layer, None outside of the layers
     component: str  # where its kernels were looked for
     modules: int  # how many are swapped there
-    ran: Ran  # the answer
+    ran: RanAnswer  # the answer
     new: tuple[str, ...]  # names of kernels that only the swapped side has there
     left: tuple[str, ...]  # the other side's kernels that it should have replaced, and did not
     why: str  # one line where it did not run or nothing tells; else empty

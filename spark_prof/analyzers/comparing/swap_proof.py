@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Ran, SwapOnSide
+from spark_prof.analyzers.comparing.swap_attribution import LayerProof, RanAnswer, SwapOnSide
 from spark_prof.rules.components import component_of, layer_of
 
 COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = {
@@ -107,7 +107,7 @@ def _proof(side: str, place: _SwappedLocation, modules: int, table: pd.DataFrame
     staying = replaced[here[replaced.index] > 0].astype(str)
     left = () if dropped >= expected - _HALF_A_CALL else tuple(staying)
     where = f"layer {place.layer}" if place.layer >= 0 else "the part outside of the layers"
-    verdict: Ran = "did not run"
+    verdict: RanAnswer = "did not run"
     why = f"side {side} ran no other kernels of {place.component} than side {other} in {where}"
     if not (here > 0).any():
         why = f"side {side} ran no kernel of {place.component} in {where}"

@@ -18,9 +18,9 @@ from spark_prof.rules.known_issue import (
     EngineSetting,
     EnvironmentCondition,
     Issue,
+    LogSays,
     Model,
     Runs,
-    Says,
     Traced,
 )
 from spark_prof.rules.known_issues import ISSUES
@@ -75,7 +75,7 @@ def holds(condition: Condition, evidence: IssueEvidence) -> bool | None:
             if evidence.environment is None:
                 return None
             return bool(re.fullmatch(pattern, evidence.environment.get(name, default)))
-        case Says(pattern):
+        case LogSays(pattern):
             # What a log does not say may stand in a part of it that is not here.
             return True if any(re.search(pattern, line) for line in evidence.lines) else None
         case Traced(pattern):
@@ -164,7 +164,7 @@ def _condition_words(condition: Condition, evidence: IssueEvidence) -> Iterable[
         case EnvironmentCondition(name, _, default):
             value = (evidence.environment or {}).get(name)
             yield f"{name}={value}" if value is not None else f"{name} not set"
-        case Says(pattern):
+        case LogSays(pattern):
             line = next((line for line in evidence.lines if re.search(pattern, line)), "")
             yield f"the log: {line}"[:_LONGEST_EVIDENCE]
         case Traced(pattern):

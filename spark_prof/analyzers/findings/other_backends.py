@@ -23,7 +23,7 @@ _WIDE_CACHE = ("", "auto", "bfloat16", "float16")
 _SLOW = frozenset(value for names in FOREIGN for value in names.split())
 
 
-class Others(NamedTuple):
+class OtherBackends(NamedTuple):
     """What may be asked for in place of the kernel that ran."""
 
     option: str
@@ -37,7 +37,7 @@ class Others(NamedTuple):
     packages: tuple[str, ...] = ()  # that the first of the values needs and vLLM does not bring
 
 
-def other_backends(report: Report, component: str, kernel: str = "") -> Others | None:
+def other_backends(report: Report, component: str, kernel: str = "") -> OtherBackends | None:
     """The backends that are known to run a component's weights here, but for the one that ran.
 
     None where no option of vLLM chooses the component's kernels.
@@ -54,7 +54,7 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
     try:
         number = float(capability)
     except ValueError:
-        return Others(option, stored, "", (), False)
+        return OtherBackends(option, stored, "", (), False)
     rows = backends_for(option, stored, number, version_of(report.run.vllm)[:2])
     rows = tuple(row for row in rows if row.value not in _SLOW)
     running = None if attention else _running_values(report, component, kernel, rows)
@@ -62,14 +62,14 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
     if attention and len(named) == 1:
         running = frozenset(row.value for row in rows if row.implementation in named) or None
     if running is None:
-        return Others(option, stored, capability, (), False)
+        return OtherBackends(option, stored, capability, (), False)
     newest = backends_for(option, stored, number, NEWEST)
     first = _before(rows, running) | _before(newest, running)
     candidates = dict.fromkeys(row.value for row in rows if row.value not in running)
     values = tuple(value for value in candidates if value in first)
     packages = next((row.packages for row in rows if values and row.value == values[0]), ())
     later = tuple(value for value in candidates if value not in first)
-    return Others(option, stored, capability, values, True, later, packages)
+    return OtherBackends(option, stored, capability, values, True, later, packages)
 
 
 def _before(rows: tuple[KernelBackend, ...], running: frozenset[str]) -> set[str]:
@@ -78,7 +78,7 @@ def _before(rows: tuple[KernelBackend, ...], running: frozenset[str]) -> set[str
     return {row.value for row in rows[:place] if row.by_itself}
 
 
-def advice(backends: Others, first: str = "Try") -> str:
+def advice(backends: OtherBackends, first: str = "Try") -> str:
     """What to try, as a sentence; the option with its value stands in it as it is typed."""
     option, stored, capability, values, complete, later, packages = backends
     if not complete:

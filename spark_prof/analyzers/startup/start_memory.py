@@ -21,8 +21,8 @@ def start_memory_of(log: EngineLog) -> StartMemory | None:
     workers = [figures for figures in by_process.values() if "weights" in figures]
     figures: dict[str, MemoryFigure] = {}
     # What only one rank writes holds for all.
-    for others in by_process.values():
-        figures.update(others)
+    for more_figures in by_process.values():
+        figures.update(more_figures)
     if workers:
         figures.update(max(workers, key=lambda one: one["weights"].gib))
     amounts = _parts({name: figure.gib for name, figure in figures.items()})

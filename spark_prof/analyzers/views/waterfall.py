@@ -29,7 +29,7 @@ _ORDER = ("component", "components", "drafter", "small", "conversion", "collecti
 _COPIES = "memcpy"
 DIFFERENCES = ("rest", "uneven", "prompts", "unprofiled")
 """Kinds of parts that are what the others lack or have too much, and may be negative."""
-_KEPT = "_waterfall"  # what a report keeps it as; `replace` leaves it behind
+_CACHE_NAME = "_waterfall"  # what a report keeps it as; `replace` leaves it behind
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ def waterfall_of(report: Report) -> Waterfall:
     """
     # Where it is computed only now it is checked, by the waterfall.
     phases = report.roofline.phases if report.roofline else ()
-    waterfall: Waterfall | None = vars(report).get(_KEPT)
+    waterfall: Waterfall | None = vars(report).get(_CACHE_NAME)
     return waterfall or keep(report, _drawn(report, phases))
 
 
 def keep(report: Report, waterfall: Waterfall) -> Waterfall:
     """Has a report keep its waterfall, which was drawn of the same figures."""
-    vars(report)[_KEPT] = waterfall
+    vars(report)[_CACHE_NAME] = waterfall
     return waterfall
 
 

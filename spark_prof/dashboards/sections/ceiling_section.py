@@ -104,7 +104,7 @@ def _choices(ceilings: CheckpointCeilings, one_gpu: bool) -> Section:
         def speeds(choice: FormatChoice) -> str:
             return next(_both(gpu) for gpu in choice.gpus if gpu.gpu == name)
 
-        return cells.Written(_SHORT_NAMES.get(name, name), speeds, optional=optional)
+        return cells.Formatted(_SHORT_NAMES.get(name, name), speeds, optional=optional)
 
     columns = (
         cells.Text("Weights", "title"),
@@ -176,7 +176,7 @@ def _tokens_per_s(choice: FormatChoice) -> float:
 
 
 _READ = cells.DecimalBytes("A step reads", "step.read")
-_EXPERTS = cells.Written("Experts read", lambda choice: figure(choice.step.experts_hit, ".1f"))
+_EXPERTS = cells.Formatted("Experts read", lambda choice: figure(choice.step.experts_hit, ".1f"))
 
 
 def _on_which(ceilings: CheckpointCeilings) -> tuple[str, ...]:

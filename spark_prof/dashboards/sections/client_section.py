@@ -39,7 +39,7 @@ def agreement(report: Report) -> Section:
         cells.Text("Of", lambda line: line[1] and _quantity(line[1]), missing="-"),
         cells.Time("Client", lambda line: line[1] and line[1].client),
         cells.Time("Engine", lambda line: line[1] and line[1].engine),
-        cells.Written(
+        cells.Formatted(
             "Client off by", lambda line: line[1] and difference(line[1].client, line[1].engine)
         ),
         cells.Time("Elsewhere", lambda line: line[1] and _elsewhere_us(line[1]), optional=True),
@@ -81,7 +81,7 @@ def runs(rows: Sequence[ClientRow]) -> Section:
         cells.Count("At once", "concurrency"),
         cells.Count("Requests", "completed", optional=True),
         cells.SomeCount("Failed", "failed", optional=True),
-        cells.Written("Tokens/s", lambda row: figure(row.output_throughput, ",.1f")),
+        cells.Formatted("Tokens/s", lambda row: figure(row.output_throughput, ",.1f")),
         cells.Time("TTFT", "ttft.typical"),
         cells.Time("TPOT", "tpot.typical"),
         cells.Time("TPOT p99", "tpot.p99", optional=True),

@@ -143,7 +143,7 @@ def _kinds(cost: ContextCost) -> Section:
     columns = (
         cells.Text("Layers", _name),
         cells.Count("Number", "layers", optional=True),
-        cells.Written(
+        cells.Formatted(
             "Context",
             lambda kind: f"{_tokens(kind.shortest)} to {_tokens(kind.longest)}",
             optional=True,
@@ -151,7 +151,7 @@ def _kinds(cost: ContextCost) -> Section:
         cells.Time("A step", "us"),
         cells.Time("Fixed", "base_us"),
         cells.Time("1,000 more", "slope_us"),
-        cells.Written("95 %", _interval),
+        cells.Formatted("95 %", _interval),
         cells.Bytes("Bytes a token", lambda kind: kind.bytes_per_token or None, optional=True),
         cells.Time("Bound", lambda kind: kind.bound_us if kind.grows else None),
         cells.Share("Of the bound", "of_bound"),

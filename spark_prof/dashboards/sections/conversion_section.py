@@ -39,7 +39,7 @@ def attributed(report: Report) -> Section:
     called = cells.called(name for row in rows for name in (row.name, row.consumer) if name)
     columns = (
         cells.SomeTime("A token", "us_per_token"),
-        cells.Written("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
+        cells.Formatted("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
         cells.SomeTime("A layer", _per_layer_us, optional=True),
         cells.Time("All steps", "us"),
         cells.SomeTime("Prefill", "prefill_us", optional=True),

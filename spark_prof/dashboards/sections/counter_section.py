@@ -28,7 +28,7 @@ def shapes(report: Report) -> Section:
         cells.Text("Limited by", limiters, optional=True, missing=MISSING),
         cells.Share("Achieved", "achieved", optional=True),
         cells.Text("Tile", _tile, optional=True, missing=MISSING),
-        cells.Written("Token rows", _rows_used),
+        cells.Formatted("Token rows", _rows_used),
         cells.Name("Kernel", lambda row: called[row.name]),
     )
     return table("shapes", "How kernels fill the GPU", rows, columns, _about_shapes(report, rows))
@@ -85,11 +85,11 @@ def kernels(report: Report) -> Section:
         return listed("counters", title, counters.notes)
     columns = (
         cells.Time("A call", "us"),
-        cells.Written("Calls", lambda row: figure(row.calls, ",.0f"), optional=True),
-        cells.Written("Read", lambda row: _bytes(row.read_bytes, row.read_error)),
-        cells.Written("Written", lambda row: _bytes(row.write_bytes, row.write_error)),
+        cells.Formatted("Calls", lambda row: figure(row.calls, ",.0f"), optional=True),
+        cells.Formatted("Read", lambda row: _bytes(row.read_bytes, row.read_error)),
+        cells.Formatted("Written", lambda row: _bytes(row.write_bytes, row.write_error)),
         # In whole GB/s: samples are no more exact than that.
-        cells.Written("Moved", lambda row: row.bandwidth and f"{row.bandwidth / 1e9:,.0f} GB/s"),
+        cells.Formatted("Moved", lambda row: row.bandwidth and f"{row.bandwidth / 1e9:,.0f} GB/s"),
         cells.Share("Tensor pipe", "tensor_active"),
         cells.Share("Occupancy", "warps_active", optional=True),
         cells.Share("SMs", "sm_active", optional=True),
@@ -108,7 +108,7 @@ def weights(report: Report) -> Section:
     columns = (
         cells.Text("Component", lambda pair: pair[0].component),
         cells.Count("Tokens", lambda pair: pair[1]),
-        cells.Written(
+        cells.Formatted(
             "Read in a step", lambda pair: _bytes(pair[0].read_bytes, pair[0].read_error)
         ),
         cells.DecimalBytes("Weights", lambda pair: pair[0].weight_bytes),

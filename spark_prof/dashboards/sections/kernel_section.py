@@ -26,12 +26,12 @@ from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
 _MOST_ROWS = 15
 _MOST_OPCODES = 2
-_SEEN, _CONCLUDED, _GUESSED = (SHADES[1], ""), (SHADES[2], ""), (SHADES[2], "/")
+_SOURCES, _CONCLUDED, _GUESSED = (SHADES[1], ""), (SHADES[2], ""), (SHADES[2], "/")
 _LOOKS = {
-    "proven": _SEEN,
+    "proven": _SOURCES,
     "derived": _CONCLUDED,
     "guessed": _GUESSED,
-    "counter": _SEEN,
+    "counter": _SOURCES,
     "sass": _CONCLUDED,
     "name": _GUESSED,
     "unknown": (LINES, ""),
@@ -73,7 +73,7 @@ def kernels(report: Report) -> Section:
     columns = (
         cells.Time("A step" if decode else "Time", us),
         cells.Share("Share", lambda row: us(row) / whole if decode else row.share),
-        cells.Written(
+        cells.Formatted(
             "Calls",
             lambda row: figure(row.decode_calls_per_step, ",.3g") if decode else count(row.calls),
             optional=True,

@@ -32,7 +32,7 @@ from spark_prof.dashboards.units import (
 
 _MOST_ROWS = 12
 _MANY_LAYERS = 150
-_ALIKE = 0.05
+_SAME_SHARE = 0.05
 """Layers whose times differ by less share a row; a row further from the median is marked."""
 _WIDEST_LABEL, _WIDEST_SPANS = 28, 60
 _MOST_KERNELS = 40  # of one layer: with more it would be more than a screen
@@ -86,7 +86,7 @@ def _groups(table: dict[int, dict[str, float]]) -> list[ShownLayers]:
         totals = {layer: sum(table[layer].values()) for layer in members}
         runs: list[list[int]] = []
         for layer in sorted(members, key=lambda layer: (totals[layer], layer)):
-            if runs and totals[layer] <= totals[runs[-1][0]] * (1 + _ALIKE):
+            if runs and totals[layer] <= totals[runs[-1][0]] * (1 + _SAME_SHARE):
                 runs[-1].append(layer)
             else:
                 runs.append([layer])
@@ -112,7 +112,7 @@ def _marks(groups: list[ShownLayers], table: dict[int, dict[str, float]]) -> lis
             marks[index] = difference(groups[index].total_us, middle)
         furthest = max(indices, key=offsets.__getitem__)
         marks[min(indices, key=offsets.__getitem__)] = "median"
-        if offsets[furthest] > _ALIKE:
+        if offsets[furthest] > _SAME_SHARE:
             marks[furthest] = f"{marks[furthest]} (outlier)"
     return marks
 
@@ -177,8 +177,8 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     intro = [f"Time of one layer in {unit}{steps}."]
     if len(groups) < len(inside):
         intro.append(
-            f"Layers with the same components and at most {100 * _ALIKE:.0f} % apart share a row: "
-            "the figures are the mean of one."
+            f"Layers with the same components and at most {100 * _SAME_SHARE:.0f} % apart share a "
+            "row: the figures are the mean of one."
         )
     if outside := sum(table.get(None, {}).values()):
         intro.append(f"Without a layer: {outside / divisor:,.{digits}f} {unit}.")
@@ -209,7 +209,7 @@ def furthest(report: Report) -> tuple[int, float, float] | None:
         for layers, middle in _kinds(inside)
         for layer in layers
         for us in [sum(inside[layer].values())]
-        if abs(us - middle) > _ALIKE * middle
+        if abs(us - middle) > _SAME_SHARE * middle
     )
     return max(apart, key=lambda candidate: abs(candidate[1] - candidate[2]), default=None)
 
@@ -221,10 +221,10 @@ def one_layer(layer: OneLayer, title: str) -> Document:
     columns = (
         cells.Text("Role", lambda row: shorten(row.role, _WIDEST_LABEL) or f"({row.component})"),
         cells.Name("Kernel", lambda row: called[row.name]),
-        cells.Written("Calls", lambda row: figure(row.calls or None, ",.3g"), optional=True),
+        cells.Formatted("Calls", lambda row: figure(row.calls or None, ",.3g"), optional=True),
         cells.Time("This layer", "us"),
         cells.Time("Others", lambda row: row.others_us if layer.others else None),
-        cells.Written("Difference", lambda row: _apart(row) if layer.others else None),
+        cells.Formatted("Difference", lambda row: _apart(row) if layer.others else None),
         cells.Text("Evidence", "basis", optional=True),
     )
     phase = "" if layer.phase == "unknown" else f"{layer.phase} "

@@ -100,8 +100,8 @@ def _products(prefill: Prefill) -> Section:
         cells.Text("Weights", "what", optional=True),
         cells.Text("Arithmetic", "precision"),
         cells.Time("A step", "us"),
-        cells.Written("Operations", lambda row: operations(row.operations, "op")),
-        cells.Written("A second", lambda row: f"{operations(row.rate)}op/s"),
+        cells.Formatted("Operations", lambda row: operations(row.operations, "op")),
+        cells.Formatted("A second", lambda row: f"{operations(row.rate)}op/s"),
         cells.Share("Of the peak", "of_peak"),
         cells.Bar("", lambda row: row.of_peak or 0.0),
     )
@@ -115,7 +115,7 @@ def _products(prefill: Prefill) -> Section:
 
 def _chunks(prefill: Prefill) -> Section:
     columns = (
-        cells.Written("Prompt tokens", _span),
+        cells.Formatted("Prompt tokens", _span),
         cells.Count("Steps", "steps"),
         cells.Ratio("Decodes", "decodes"),
         cells.Time("Decode step", "decode_us"),

@@ -127,7 +127,7 @@ def slow_steps(report: Report) -> Section:
         cells.Text(
             "Group", lambda step: f"stage {step.stage}, replica {step.replica}" if staged else ""
         ),
-        cells.Written("Slowest rank", lambda step: figure(step.slowest, "d")),
+        cells.Formatted("Slowest rank", lambda step: figure(step.slowest, "d")),
         cells.Time("Held up others", "held_up_us"),
         cells.Time("Waiting", "wait_us"),
     )
@@ -152,8 +152,8 @@ def clocks(report: Report) -> Section:
     columns = (
         _RANK,
         cells.Time("Ahead by", "offset_us"),
-        cells.Written("", within),
-        cells.Written("Drift", lambda row: figure(row.drift_ppm or None, ".1f", " ppm")),
+        cells.Formatted("", within),
+        cells.Formatted("Drift", lambda row: figure(row.drift_ppm or None, ".1f", " ppm")),
         cells.Text("From", basis),
         cells.Prose("Verdict", _verdict),
     )

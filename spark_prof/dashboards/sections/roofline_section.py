@@ -56,9 +56,9 @@ def floors(report: Report) -> Section:
         return listed("floors", _TITLE, roofline.notes)
     columns = (
         cells.Text("Steps", "phase"),
-        cells.Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
+        cells.Formatted("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
         cells.DecimalBytes("Streams", lambda phase: phase.streamed_bytes or None),
-        cells.Written("Operations", lambda phase: operations(phase.operations, "op")),
+        cells.Formatted("Operations", lambda phase: operations(phase.operations, "op")),
         cells.Time("Bound", "floor_us"),
         cells.Time("Cut off it", lambda phase: phase.over_us or None, optional=True),
         cells.Time("Kernels", "kernels_us"),
@@ -102,13 +102,13 @@ def kernels(report: Report) -> Section:
         cells.Share("Of bound", _of_bound),
         cells.Text("Evidence", "owner_basis"),
         cells.Name("Kernel", lambda row: short_name(row.name)),
-        cells.Written("Calls", lambda row: figure(row.calls, ",.3g"), optional=True),
+        cells.Formatted("Calls", lambda row: figure(row.calls, ",.3g"), optional=True),
         cells.Text("Limited by", "limiter", optional=True, missing=MISSING),
         cells.Bandwidth("Reaches", "bandwidth", optional=True),
         cells.Share("Of reader", "of_reached", optional=True),
         cells.Share("Of data sheet", "of_data_sheet", optional=True),
-        cells.Written("Really read", _really, optional=True),
-        cells.Written("Needs", needed, optional=True),
+        cells.Formatted("Really read", _really, optional=True),
+        cells.Formatted("Needs", needed, optional=True),
         cells.Text("What", "what", optional=True, missing=MISSING),
         cells.Text("Component", "component", optional=True),
     )

@@ -165,7 +165,7 @@ def _positions(speculation: Speculation) -> Section:
 
 def _groups(name: str, title: str, what: str, groups: tuple[DraftGroup, ...]) -> Section:
     columns = (
-        cells.Written(what, _span),
+        cells.Formatted(what, _span),
         cells.Count("Verifications", "verified"),
         cells.Count("Proposed", "proposed"),
         cells.Count("Accepted", "accepted"),

@@ -50,7 +50,7 @@ def stages(startup: Startup) -> Section:
     """Lists what the engine did in its start, in order, and how long."""
     columns = (
         cells.Text("Stage", _stage),
-        cells.Written("Time", lambda row: _seconds(row.seconds)),
+        cells.Formatted("Time", lambda row: _seconds(row.seconds)),
         cells.Share("Share", "share"),
         cells.Count("Line", "line"),
     )
@@ -69,7 +69,7 @@ def parts(memory: StartMemory) -> Section:
     """Lists what the log tells of the GPU's memory."""
     columns = (
         cells.Text("Part", lambda row: row.what or _NOT_NAMED),
-        cells.Written("Memory", lambda row: _gib(row.gib)),
+        cells.Formatted("Memory", lambda row: _gib(row.gib)),
         cells.Share("Share", "share"),
         cells.SomeCount("Line", "line"),
     )

@@ -123,9 +123,9 @@ def accounting(report: Report) -> Section:
         cells.Time("+ Gaps", "gap_us"),
         cells.Time("+ Residual", "residual_us", optional=True),
         cells.Time("= Steps", "step_us"),
-        cells.Written("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
+        cells.Formatted("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
         cells.Time("Engine", "engine_us"),
-        cells.Written(
+        cells.Formatted(
             "Off by", lambda entry: difference(entry.engine_us, entry.step_us), optional=True
         ),
     )
@@ -173,10 +173,10 @@ def overhead(report: Report) -> Section:
         cells.Count("Requests", "batch_size"),
         cells.Time("Profiled", "watched_us"),
         cells.Time("Not profiled", "timed_us"),
-        cells.Written("Ratio", lambda row: figure(row.ratio, ".3f", " x")),
+        cells.Formatted("Ratio", lambda row: figure(row.ratio, ".3f", " x")),
         cells.Text("Lowest to highest", lambda row: f"{row.lowest:.3f} to {row.highest:.3f} x"),
         cells.Count("Stretches", "stretches", optional=True),
-        cells.Written("Whole run", lambda row: figure(row.run_ratio, ".3f", " x")),
+        cells.Formatted("Whole run", lambda row: figure(row.run_ratio, ".3f", " x")),
     )
     intro = (
         "Stretches of profiled decode steps took turns with steps that were not profiled. The "
@@ -192,7 +192,7 @@ def batches(times: Sequence[BatchTimes]) -> Section:
         cells.Count("Requests", "requests"),
         cells.Count("Steps", "steps"),
         cells.Time("Median step", "median_us"),
-        cells.Written(
+        cells.Formatted(
             "10 to 90 % of the steps",
             lambda row: f"{microseconds(row.p10_us)} to {microseconds(row.p90_us)}",
         ),
@@ -210,12 +210,12 @@ def contexts(fits: Sequence[ContextFit]) -> Section:
     columns = (
         cells.Count("Requests", "requests"),
         cells.Count("Steps", "steps"),
-        cells.Written(
+        cells.Formatted(
             "Tokens of context", lambda fit: f"{fit.shortest:,.0f} to {fit.longest:,.0f}"
         ),
         cells.Time("Step at the shortest", "at_shortest_us"),
         cells.Time("For 1,000 tokens more", "slope_us"),
-        cells.Written("95 %", within),
+        cells.Formatted("95 %", within),
         cells.Prose("", lambda fit: fit.why_not and f"Not told: {fit.why_not}."),
     )
     intro = (
@@ -235,7 +235,7 @@ def slowest(steps: StepSeries) -> Section:
         cells.Time("Took", lambda place: float(steps.us[place])),
         cells.Count("Requests", lambda place: int(steps.requests[place])),
         cells.SomeCount("Prompt tokens", lambda place: int(steps.prompt_tokens[place])),
-        cells.Written("Began after", lambda place: _seconds(float(steps.begin_s[place]))),
+        cells.Formatted("Began after", lambda place: _seconds(float(steps.begin_s[place]))),
     )
     intro = (
         f"{counted(len(places), 'step')} took at least 1.5 times the median of the steps of the "

@@ -48,7 +48,7 @@ def ledger(report: Report) -> Section:
         ),
         cells.Share("Share", "share"),
         cells.Bar("", "share"),
-        cells.Written(
+        cells.Formatted(
             "10 to 90 % of the steps", lambda row: _range(row.spread) if several else None
         ),
         cells.Time("A layer", "per_layer_us"),

@@ -17,7 +17,7 @@ from spark_prof.traces.readers.log_lines import LogLine
 
 _LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL"
 _VLLM = re.compile(r"(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)")
-_OTHERS = re.compile(
+_TEXT_STAMP = re.compile(
     rf"^\d{{4}}-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d),\d{{3}} - (?:{_LEVELS}) - "  # FlashInfer
     r"|^\[?[WEFI](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\."  # torch
 )
@@ -129,7 +129,7 @@ def second_of(line: LogLine) -> int | None:
     if line.head.endswith("]") and _NO_TIME not in line.head:
         match = _VLLM.search(line.head)
     else:
-        match = _OTHERS.search(line.text)
+        match = _TEXT_STAMP.search(line.text)
     if match is None:
         return None
     return _second(*(int(part) for part in match.groups() if part is not None))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_prof
-from spark_prof.analyzers.findings.other_backends import Others, advice, other_backends
+from spark_prof.analyzers.findings.other_backends import OtherBackends, advice, other_backends
 from spark_prof.analyzers.model import Report
 from tests.rows import each_row
 
@@ -92,7 +92,7 @@ def test_no_kernel_is_said_to_be_missing_where_vllm_has_one(reports: dict[str, R
 
 
 def test_a_package_that_vllm_does_not_bring_is_named() -> None:
-    found = Others("--moe-backend", "nvfp4", "12.1", ("b12x",), True, (), ("b12x",))
+    found = OtherBackends("--moe-backend", "nvfp4", "12.1", ("b12x",), True, (), ("b12x",))
     assert "it needs b12x, which vLLM does not bring" in advice(found)
 
 
