@@ -55,6 +55,7 @@ KEYS = frozenset(
         ("traces/measured.py", "taken"),
         ("speculate/speculate_result.py", "taken"),
         ("tune/tune_result.py", "others"),
+        ("tune/tune_trial.py", "known"),
         ("tune/tune_result.py", "taken"),
     ]
 )

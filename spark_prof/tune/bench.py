@@ -71,7 +71,7 @@ class Bench:
         swapped = [w for w in order if swaps_only((w,)) and w not in alone]
         separate = [words for words in order if words not in swapped]
         evidence = TrialEvidence(swapped, measure.floor)
-        faster_before = frozenset(c.words for c in candidates if c.faster_before)
+        faster_before = frozenset(c.words for c in candidates if c.known)
         budget = Budget(measure)
         return cls(
             measure, budget, evidence, order, swapped, separate, say, journal,

@@ -114,7 +114,7 @@ def with_earlier(
         else:
             row = rows.get(key, Candidate(row_before.words, SOURCE, "", "", None))
             condition = "; ".join(filter(None, (_condition_of(row_before), row.condition)))
-            first[key] = replace(row, condition=condition, faster_before=True)
+            first[key] = replace(row, condition=condition, known=True)
     rest = [row for key, row in rows.items() if key not in first and key not in last]
     first_words = {row.words for row in first.values()}
     left = [row for row in left if row.words not in first_words]

@@ -26,7 +26,7 @@ class Candidate:
     expected_ms: float | None  # per token at most, by the finding; None where unknown
     # Quantizing at load, KV dtype: needs --allow-requantize or --allow-kv-dtype.
     changes_model: bool = False
-    faster_before: bool = False  # an earlier result of this GPU and model found it to be faster
+    known: bool = False  # an earlier result of this GPU and model found it to be faster
 
 
 @dataclass(frozen=True)

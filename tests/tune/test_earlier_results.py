@@ -93,7 +93,7 @@ def test_what_was_faster_comes_first_and_what_was_not_last() -> None:
     earlier = [known(MOE), known(f"{MOE} {OPTION}", 1.2), known("qkv=spark_prof", None, "slower")]
     found = with_earlier(table, earlier, Allowed())
     assert [c.words for c in found.candidates] == [MOE, f"{MOE} {OPTION}", OUT, "qkv=spark_prof"]
-    assert [c.faster_before for c in found.candidates] == [True, True, False, False]
+    assert [c.known for c in found.candidates] == [True, True, False, False]
     told = f"1.30 x on {GPU} in theirs (2026-11-24), measured again here"
     assert found.candidates[0].condition == f"{told}; it is there"
     assert found.candidates[1].source == "known"
