@@ -119,7 +119,10 @@ def served_times(
                     if turns:  # the first turn warms up
                         times[max(live.variant.drafts, default=0)].append(us)
                 turns += 1
-            medians[name, requests] = {drafts: median(us) for drafts, us in sorted(times.items())}
+            of_setting = {drafts: median(us) for drafts, us in sorted(times.items())}
+            medians[name, requests] = of_setting
+            # Printed as it comes: a run that is cut short keeps what it measured.
+            say(" ".join(f"k={drafts} {us / 1e3:.3f} ms" for drafts, us in of_setting.items()))
     return medians
 
 
@@ -186,7 +189,8 @@ def main() -> int:
     options = parser.parse_args()
     options.batch_sizes = tuple(map(int, options.batch_sizes.split(",")))
     drafts = tuple(map(int, options.drafts.split(",")))
-    os.environ["PYTHONPATH"] = str(ROOT)
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     options.folder = options.folder.absolute()
     options.folder.mkdir(parents=True, exist_ok=True)
     command = command_of(options, drafts)
