@@ -86,15 +86,23 @@ def all_targets(runner: Any) -> list[MarkedModule]:
 
 def _drafting(
     holder: Any, drafters: Sequence[Any], marked: Sequence[MarkedModule]
-) -> Iterator[MarkedModule]:
-    """The call that drafts and, where the draft model's own is compiled, the call around that."""
-    named = (DRAFTING, False, type(holder).__name__, -1, "sampler")
-    yield MarkedModule(holder, PROPOSE, *named)
+) -> list[MarkedModule]:
+    """The call that drafts and, where the draft model's own is compiled, the call around that.
+
+    Where no call of the draft model can be marked, its kernels are of the call that drafts, which
+    tells no component of them then.
+    """
     whole = DRAFTER.rstrip(".")
     method = next((name for name in RUN_MODEL if callable(getattr(holder, name, None))), "")
-    if method and all(row.path != whole for row in marked):
-        for drafter in drafters:
-            yield MarkedModule(holder, method, whole, type=type(drafter).__name__)
+    root_marked = any(row.path == whole for row in marked)
+    calls = [
+        MarkedModule(holder, method, whole, type=type(drafter).__name__)
+        for drafter in drafters
+        if method and not root_marked
+    ]
+    component = "sampler" if root_marked or calls or not drafters else ""
+    named = (DRAFTING, False, type(holder).__name__, -1, component)
+    return [MarkedModule(holder, PROPOSE, *named), *calls]
 
 
 def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:

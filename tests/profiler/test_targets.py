@@ -499,3 +499,21 @@ def test_the_call_of_a_draft_model_that_is_compiled_as_a_whole_is_marked(
     method = "_run_model" if kind_of_speculator is Speculator else "run_model"
     assert (row.attribute, row.component) == (method if whole else "forward", "")
     assert (row.layer, row.may_be_traced, row.type) == (-1, False, kind.__name__)
+
+
+class Proposer:
+    """Drafts as runner V1 does, and calls its model itself."""
+
+    propose = Speculator.propose
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_drafting_around_a_call_that_cannot_be_marked_tells_no_component(whole: bool) -> None:
+    kind = CompiledForCausalLM if whole else ForCausalLM
+    proposer = Proposer(kind(CompiledDecoder()))
+    found = by_path(all_targets(SimpleNamespace(model=ForCausalLM(Decoder()), drafter=proposer)))
+    assert ("drafter" in found) == (not whole)
+    assert found["drafter.propose"].component == ("" if whole else "sampler")
