@@ -61,7 +61,7 @@ def _checks(text: str, layout: Layout) -> str:
 def _work(text: str, layout: Layout) -> str:
     piece: Piece = (DenseShape(48, 160, (Layer(text, "o", 48, 160),)), "bf16")
     ran = {(piece, 1): Recorded((text, text), 5.0, 3, proven=True)}
-    request = BenchRequest(tokens=(1, 2), formats=("bf16",), work=[piece], ran=ran)
+    request = BenchRequest(tokens=(1, 2), formats=("bf16",), work=[piece], recorded=ran)
     left = (UnplacedKernels(text, 5.0, text),)
     return render_work(request, RecordedRun(text, text, "9.0", 1, (1,), (), 7.0, left), layout)
 

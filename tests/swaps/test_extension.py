@@ -30,7 +30,7 @@ def extended(model: ToyModel | None = None) -> Any:
 
 def test_every_name_is_the_packages_own() -> None:
     names = [name for name, _ in inspect.getmembers(Extension, inspect.isfunction)]
-    assert len(names) == 7
+    assert len(names) == 8
     assert all(name.startswith("spark_prof_") for name in names)
 
 
