@@ -176,6 +176,24 @@ def test_an_attention_may_be_known_by_its_sinks_or_by_its_cache() -> None:
         assert bool(compare(eager, graph, 2).wrong) == (name != "flash_fwd")
 
 
+def test_a_product_of_the_eager_run_may_have_a_name_that_tells_none() -> None:
+    """Nemotron-H's gate on vLLM 0.33: compiled by cuBLAS, eager by a kernel for few tokens."""
+    eager, graph = steps()
+    for layer in range(2):
+        gate = owned("ll_gate", layer, "router", "mlp.gate", "range")
+        for step, one in (
+            (eager, gate),
+            (graph, replace(gate, name=f"{GEMM}2", full_name=GEMM, basis="weight")),
+        ):
+            step.insert(next(n for n, k in enumerate(step) if k.role == "mlp.down_proj" and
+                             k.layer == layer), one)  # fmt: skip
+    assert compare(eager, graph, 2).wrong == ()
+    # In a layer that does not call it, it is wrong, and so is a second product of one module.
+    assert compare([k for k in eager if k.name != "ll_gate"], graph, 2).wrong
+    again = [replace(k, role="self_attn.qkv_proj") if "2" in k.name else k for k in graph]
+    assert compare(eager, again, 2).wrong
+
+
 def test_a_top_k_may_read_the_gate_s_bias() -> None:
     eager, graph = steps()
     ranged = owned("grouped_topk", 0, "router", "mlp.experts.router.select_experts", "range")
