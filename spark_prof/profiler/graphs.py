@@ -17,7 +17,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -197,9 +196,9 @@ class GraphWatch:
             with self._log.forward(DRAFTER):
                 return original(*arguments, **named)
 
-        for name, method in product(DRAFTERS, RUN_MODEL):
+        for name in DRAFTERS:
             holder = getattr(self._worker.model_runner, name, None)
-            self._undo.append(wrap_method(holder, method, around))
+            self._undo.append(wrap_method(holder, RUN_MODEL, around))
 
     def _watch_owners(self) -> None:
         """Learns which captures are for something else than the model's forward."""

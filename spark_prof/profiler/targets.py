@@ -93,12 +93,12 @@ def _drafting(
     tells no component of them then.
     """
     whole = DRAFTER.rstrip(".")
-    method = next((name for name in RUN_MODEL if callable(getattr(holder, name, None))), "")
+    has_call = callable(getattr(holder, RUN_MODEL, None))
     root_marked = any(row.path == whole for row in marked)
     calls = [
-        MarkedModule(holder, method, whole, type=type(drafter).__name__)
+        MarkedModule(holder, RUN_MODEL, whole, type=type(drafter).__name__)
         for drafter in drafters
-        if method and not root_marked
+        if has_call and not root_marked
     ]
     component = "sampler" if root_marked or calls or not drafters else ""
     named = (DRAFTING, False, type(holder).__name__, -1, component)

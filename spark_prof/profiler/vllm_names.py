@@ -40,9 +40,8 @@ DRAFTERS = ("drafter", "speculator")
 PROPOSE = "propose"
 """Its method that makes the drafts for the next step."""
 
-RUN_MODEL = ("_run_model", "run_model")
-"""Its method, of runner V2, that calls the draft model, as later and as earlier versions call it;
-other drafters call the model themselves."""
+RUN_MODEL = "_run_model"
+"""Its method, of runner V2, that calls the draft model; other drafters call the model as such."""
 
 COMPILED_CLASS = "TorchCompileWithNoGuardsWrapper"
 """Base class of a module that vLLM hands to torch.compile unless it has `do_not_compile`."""

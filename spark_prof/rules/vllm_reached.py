@@ -61,19 +61,16 @@ REACHED: tuple[Reached, ...] = (
     *_rows(_V1, "get_model model sampler kv_caches input_batch capture_model device", "runner V1"),
     *_rows(_V2, "get_model model sampler kv_caches capture_model device speculator", "runner V2"),
     *_rows(_V1, "drafter", "the draft model of runner V1"),
-    *_rows(_V1, "rejection_sampler", "which drafts are accepted, of runner V1", optional=True),
-    *_rows(_V2, "rejection_sampler", "the same, of runner V2", optional=True),
-    *_rows("vllm.v1.worker.gpu.spec_decode.*:*.", "_run_model run_model",
-        "the call of a draft model, as later and as earlier versions name it", optional=True),
+    *_rows(_V1, "rejection_sampler", "which drafts are accepted, of runner V1"),
+    *_rows(_V2, "rejection_sampler", "the same, of runner V2"),
+    *_rows("vllm.v1.worker.gpu.spec_decode.*:*.", "_run_model", "the call of a draft model"),
     # What is scheduled.
     *_rows(_SCHEDULER, "schedule update_from_output get_num_unfinished_requests", "wrapped"),
     *_rows(_SCHEDULER, "add_request", "wrapped: a request comes"),
     *_rows(_SCHEDULER, "requests running waiting kv_cache_manager scheduler_config block_size "
         "max_num_scheduled_tokens max_num_running_reqs kv_cache_config "
         "num_sampled_tokens_per_step", "the way of requests, and how full the scheduler is"),
-    *_rows(_SCHEDULER, "dynamic_sd_lookup",
-        "how many tokens to draft at each batch size; without it each number has an engine",
-        optional=True),
+    *_rows(_SCHEDULER, "dynamic_sd_lookup", "how many tokens to draft at each batch size"),
     *_rows(_SCHEDULER, "skipped_waiting kv_holding_waiting", "more queues, of some versions",
         optional=True),
     *_rows("vllm.v1.core.kv_cache_manager:KVCacheManager.",

@@ -478,26 +478,17 @@ class Speculator:
         return self.model(tokens)
 
 
-class EarlierSpeculator(Speculator):
-    """As of vLLM 0.24, where the method has another name."""
-
-    run_model = Speculator._run_model
-    _run_model = None  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("kind_of_speculator", [Speculator, EarlierSpeculator])
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_call_of_a_draft_model_that_is_compiled_as_a_whole_is_marked(
-    whole: bool, kind_of_speculator: type[Speculator]
+    whole: bool,
 ) -> None:
     """DeepSeek's MTP, whose own forward is compiled, and EAGLE, where only the model inside is."""
     kind = CompiledForCausalLM if whole else ForCausalLM
-    speculator = kind_of_speculator(kind(CompiledDecoder()))
+    speculator = Speculator(kind(CompiledDecoder()))
     runner = SimpleNamespace(model=ForCausalLM(Decoder()), speculator=speculator)
     [row] = [row for row in all_targets(runner) if row.path == "drafter"]
     assert row.owner is (speculator if whole else speculator.model)
-    method = "_run_model" if kind_of_speculator is Speculator else "run_model"
-    assert (row.attribute, row.component) == (method if whole else "forward", "")
+    assert (row.attribute, row.component) == ("_run_model" if whole else "forward", "")
     assert (row.layer, row.may_be_traced, row.type) == (-1, False, kind.__name__)
 
 
