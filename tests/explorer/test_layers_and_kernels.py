@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import shutil
 from collections.abc import Mapping
@@ -79,6 +80,16 @@ def test_a_cell_in_the_address_shows_its_kernels() -> None:
     own = mine & (shown.kernels.component == 8)
     ns = (shown.kernels.end_ns - shown.kernels.start_ns)[own].sum()
     assert frame["us a step"].sum() == pytest.approx(ns / 1e3 / len(steps), abs=0.05)
+
+
+def test_a_layer_that_differs_is_drawn_among_layers_like_it() -> None:
+    app = drawn("layers", prepare(str(DATA / GRAPHS)), {"layer": "0", "component": "norm"})
+    charts = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+    [chart] = [chart for chart in charts if "run the same" in str(chart["layout"].get("title"))]
+    usual, outliers = chart["data"][:2]
+    assert usual["marker"]["symbol"] == "circle"
+    assert len(usual["x"]) == 23
+    assert outliers["text"] == ["layer 0"]
 
 
 def test_a_layer_that_differs_is_told_with_its_kernel() -> None:
