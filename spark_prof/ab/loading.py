@@ -20,7 +20,8 @@ from spark_prof.swaps.swap_settings import SwapSettings
 ALONE = "a"
 """The name that the swaps of an engine with one side have in it."""
 
-_FIXED_CACHE = "--kv-cache-memory-bytes"
+FIXED_CACHE = "--kv-cache-memory-bytes"
+"""With it vLLM does not measure free memory, so that engines may start at the same time."""
 
 
 def refuse_at_once(command: EngineCommand, sides: Sequence[Side]) -> None:
@@ -30,9 +31,9 @@ def refuse_at_once(command: EngineCommand, sides: Sequence[Side]) -> None:
     """
     for side in sides:
         arguments = with_options(command.arguments, side.options)
-        if option_value(arguments, _FIXED_CACHE) is None:
+        if option_value(arguments, FIXED_CACHE) is None:
             raise CommandError(
-                f"--at-once: give vLLM {_FIXED_CACHE} (such as {_FIXED_CACHE} 4294967296), because "
+                f"--at-once: give vLLM {FIXED_CACHE} (such as {FIXED_CACHE} 4294967296), because "
                 "each engine would measure free memory while the others load"
             )
 

@@ -35,6 +35,7 @@ from spark_prof.ab.result import (
     SideCosts,
     SideFacts,
     host_ahead,
+    to_json,
     with_detectable,
 )
 from spark_prof.ab.setting import AbRun, Keeper, Options, costs_of, keep_facts, keep_machine
@@ -80,7 +81,7 @@ def run_ab(
     if options.at_once and not mode.one:
         refuse_at_once(command, (a, b))
     with Claim(options.folder):
-        keeper = Keeper(options.folder, _empty(command, a, b, mode, words), draw)
+        keeper = Keeper(options.folder, _empty(command, a, b, mode, words), to_json, draw)
         for line in lines:
             keeper.miss(line)
         say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")

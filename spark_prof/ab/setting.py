@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
@@ -19,7 +19,6 @@ from spark_prof.ab.result import (
     Range,
     RankSwaps,
     SideCosts,
-    to_json,
 )
 from spark_prof.ab.sides import Side
 from spark_prof.errors import one_line, os_errors
@@ -29,15 +28,27 @@ from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, kern
 from spark_prof.traces.resolve import RESULT_FILE
 
 
-class Keeper:
+class _Result(Protocol):
+    @property
+    def missing(self) -> tuple[str, ...]: ...
+
+
+RunResult = TypeVar("RunResult", bound=_Result)
+
+
+class Keeper(Generic[RunResult]):
     """The result of a run that goes on, on disk after every part, and as a page at the end."""
 
     def __init__(
-        self, folder: Path, result: AbOutcome, draw: Callable[[AbOutcome], str] = lambda _: ""
+        self,
+        folder: Path,
+        result: RunResult,
+        to_json: Callable[[RunResult], bytes],
+        draw: Callable[[RunResult], str] = lambda _: "",
     ) -> None:
-        self._draw = draw
+        self._to_json, self._draw = to_json, draw
         self.folder = folder
-        self.result: AbOutcome = redacted_value(result)
+        self.result: RunResult = redacted_value(result)
         self._write()
 
     def add(self, **parts: tuple[Any, ...]) -> None:
@@ -46,12 +57,13 @@ class Keeper:
 
     def set(self, **parts: Any) -> None:
         """Replaces parts of the result; secrets in them are hidden."""
-        self.result = replace(self.result, **redacted_value(parts))
+        result: Any = self.result  # a dataclass, whichever
+        self.result = replace(result, **redacted_value(parts))
         self._write()
 
     def miss(self, line: str) -> None:
         """Says what could not be measured, and why."""
-        if line and line not in self.result.missing:
+        if line and one_line(line) not in self.result.missing:
             self.add(missing=(one_line(line),))
 
     def write_page(self) -> None:
@@ -59,7 +71,7 @@ class Keeper:
         put_page(self.folder, self._draw(self.result))
 
     def _write(self) -> None:
-        put(self.folder / RESULT_FILE, to_json(self.result))
+        put(self.folder / RESULT_FILE, self._to_json(self.result))
 
 
 def put_page(folder: Path, drawn: str) -> None:
@@ -115,7 +127,7 @@ class AbRun:
     a: Side  # the side that is compared with
     b: Side  # the side that is asked about
     options: Options  # what to measure
-    keeper: Keeper  # takes what is found
+    keeper: Keeper[AbOutcome]  # takes what is found
     say: Callable[[str], None]  # shows one line of progress
 
     @property

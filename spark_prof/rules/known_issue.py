@@ -86,25 +86,7 @@ class Traced:
     pattern: str
 
 
-@dataclass(frozen=True)
-class AnyOf:
-    """One of these is so."""
-
-    conditions: tuple[
-        Capability
-        | Model
-        | Runs
-        | CheckpointScheme
-        | EngineSetting
-        | AtLeast
-        | EnvironmentCondition
-        | LogSays
-        | Traced,
-        ...,
-    ]
-
-
-Condition = (
+SingleCondition = (
     Capability
     | Model
     | Runs
@@ -114,8 +96,17 @@ Condition = (
     | EnvironmentCondition
     | LogSays
     | Traced
-    | AnyOf
 )
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """One of these is so."""
+
+    conditions: tuple[SingleCondition, ...]
+
+
+Condition = SingleCondition | AnyOf
 
 
 @dataclass(frozen=True)

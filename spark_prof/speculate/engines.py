@@ -12,6 +12,7 @@ from dataclasses import replace
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options, with_options
 from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.loading import FIXED_CACHE
 from spark_prof.ab.machine import free_bytes
 from spark_prof.ab.messages import Facts, Start
 from spark_prof.errors import CommandError
@@ -19,7 +20,6 @@ from spark_prof.profiler.draft_steps import ENVIRONMENT
 from spark_prof.speculate.measuring import LiveDrafts
 from spark_prof.speculate.plan import SpeculateOptions, Variant
 
-_KV_BYTES = "--kv-cache-memory-bytes"
 _SHARE = "--gpu-memory-utilization"
 _ALL_SHARE = 0.9
 _LEAST_SHARE = "0.05"
@@ -85,7 +85,7 @@ class DraftEngines:
                 failures[at] = error
             self.start_seconds = max(self.start_seconds, time.monotonic() - begin)
 
-        if _KV_BYTES in set_options(self._command.arguments) and len(variants) > 1:
+        if FIXED_CACHE in set_options(self._command.arguments) and len(variants) > 1:
             self._say(f"starting {len(variants)} engines at the same time")
             threads = [
                 threading.Thread(target=build, args=(at,), daemon=True)
@@ -128,7 +128,7 @@ class DraftEngines:
         many, names = self._options.at_once, set_options(arguments)
         if many < 2:
             return tuple(arguments)
-        if _KV_BYTES in names:
+        if FIXED_CACHE in names:
             # Then the share only says what has to be free when an engine starts.
             return with_options(arguments, [] if _SHARE in names else [_SHARE, _LEAST_SHARE])
         try:

@@ -6,10 +6,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.messages import Draft, Drafted, PromptBatch
+from spark_prof.ab.setting import Keeper
 from spark_prof.errors import CommandError
 from spark_prof.speculate.acceptance import Acceptance
 from spark_prof.speculate.engines import DraftEngines
@@ -22,23 +23,11 @@ _TOKENS = 96  # of each request
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 12
 
 
-class ResultKeeper(Protocol):
-    """Where the result of a run is kept."""
-
-    result: SpeculateResult
-
-    def set(self, **parts: Any) -> None:
-        """Replaces parts of it."""
-
-    def miss(self, line: str) -> None:
-        """Says what could not be measured."""
-
-
 def prove(
     command: EngineCommand,
     config: dict[str, Any],
     options: SpeculateOptions,
-    keeper: ResultKeeper,
+    keeper: Keeper[SpeculateResult],
     engines: DraftEngines,
     deadline: float,
     say: Callable[[str], None],
@@ -84,7 +73,7 @@ def prove(
 
 def _apart(
     options: SpeculateOptions,
-    keeper: ResultKeeper,
+    keeper: Keeper[SpeculateResult],
     engines: DraftEngines,
     starts: Sequence[Callable[[], list[LiveDrafts]]],  # of the engine without drafts, and with them
     best: dict[int, int],
@@ -113,7 +102,7 @@ def _apart(
 def _prove_at(
     lives: Sequence[LiveDrafts],
     options: SpeculateOptions,
-    keeper: ResultKeeper,
+    keeper: Keeper[SpeculateResult],
     requests: int,
     drafts: int,
     context: int,
@@ -156,7 +145,7 @@ def _generated(
 
 
 def _keep(
-    keeper: ResultKeeper,
+    keeper: Keeper[SpeculateResult],
     requests: int,
     drafts: int,
     plain: Sequence[Drafted],

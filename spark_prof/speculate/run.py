@@ -12,7 +12,7 @@ from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import EngineError
 from spark_prof.ab.messages import Draft, Drafted, PromptBatch
 from spark_prof.ab.refusals import refuse
-from spark_prof.ab.setting import put, put_page
+from spark_prof.ab.setting import Keeper
 from spark_prof.errors import CommandError, one_line
 from spark_prof.profiler.interrupts import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
@@ -47,38 +47,10 @@ from spark_prof.speculate.speculate_result import (
     to_json,
 )
 from spark_prof.traces.claim import Claim
-from spark_prof.traces.resolve import RESULT_FILE
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 40
 _RATES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 _PROOF_SHARE = 0.25  # of the time, kept for the proof beside an engine's start
-
-
-class SpeculateKeeper:
-    """The result of a run that goes on, on disk after every part."""
-
-    def __init__(
-        self,
-        options: SpeculateOptions,
-        result: SpeculateResult,
-        draw: Callable[[SpeculateResult], str],
-    ) -> None:
-        self.result = result
-        self._folder, self._draw = options.folder, draw
-        self.set()
-
-    def set(self, **parts: Any) -> None:
-        """Replaces parts of the result."""
-        self.result = replace(self.result, **parts)
-        put(self._folder / RESULT_FILE, to_json(self.result))
-
-    def miss(self, line: str) -> None:
-        """Says what could not be measured, and why."""
-        self.set(missing=tuple(dict.fromkeys((*self.result.missing, one_line(line)))))
-
-    def write_page(self) -> None:
-        """Writes the page that stands alone beside the result."""
-        put_page(self._folder, self._draw(self.result))
 
 
 def run_speculate(
@@ -105,7 +77,7 @@ def run_speculate(
         acceptance=options.acceptance,
     )
     with Claim(options.folder):
-        keeper = SpeculateKeeper(options, result, draw)
+        keeper = Keeper(options.folder, result, to_json, draw)
         deadline = time.monotonic() + 60 * options.minutes
         try:
             with (
@@ -134,7 +106,7 @@ class Run:
         command: EngineCommand,
         config: dict[str, Any],
         options: SpeculateOptions,
-        keeper: SpeculateKeeper,
+        keeper: Keeper[SpeculateResult],
         engines: DraftEngines,
         deadline: float,
         say: Callable[[str], None],

@@ -13,11 +13,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.ab.result import AbOutcome, SideFacts
+from spark_prof.ab.result import AbOutcome, SideFacts, to_json
 from spark_prof.ab.setting import Keeper
 from spark_prof.profiler.launcher import prepare_bundle
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
+from spark_prof.speculate import speculate_result
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle, Meta, TableFiles
@@ -26,6 +27,7 @@ from spark_prof.traces.readers.engine_log import read_engine_log
 from spark_prof.traces.tables import TABLES
 from tests import recorder
 from tests.secret_corpus import planted
+from tests.speculate.sample import DRAFTED
 
 SECRET = "Zq7hunter2secretvalue9"
 HUB = "hf_" + "aB3dE5gH" * 4
@@ -111,7 +113,7 @@ def test_results_of_ab_and_of_load_generators_and_logs(tmp_path: Path) -> None:
         taken="now",
         sides=(replace(side, side="a"), side),
     )
-    keeper = Keeper(tmp_path, result)
+    keeper = Keeper(tmp_path, result, to_json)
     keeper.miss(LINE)
     keeper.set(failure=LINE)
     keeper.write_page()
@@ -126,6 +128,15 @@ def test_results_of_ab_and_of_load_generators_and_logs(tmp_path: Path) -> None:
     assert "non-default" in said or "***" in said
     assert SECRET not in said
     assert HUB not in said
+
+
+def test_a_result_of_speculate(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path, DRAFTED, speculate_result.to_json)
+    keeper.miss(LINE)
+    keeper.set(failure=LINE)
+    assert not _left(tmp_path)
+    read = speculate_result.read_speculate(tmp_path / "result.json")
+    assert read.measured == DRAFTED.measured
 
 
 def test_a_load_generators_result_is_read_without_secrets(tmp_path: Path) -> None:
