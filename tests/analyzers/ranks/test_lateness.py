@@ -11,9 +11,9 @@ import pytest
 from spark_prof.analyzers.model import Lateness
 from spark_prof.analyzers.ranks.lateness import interval_of_mean
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
-from spark_prof.analyzers.summary import summarize
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
+from tests.analyzers.reported import reported
 from tests.rows import each_row
 
 STEP_US = 330.0  # of a play: three stretches of 100 us and their transfers
@@ -95,7 +95,7 @@ def test_what_happens_once_is_no_lateness(tmp_path: Path, first: frozenset[int])
 
     play = Play(2, 80, seed=3, extra_ns=compiling, prefills=first)
     facts = {rank: {"host": "a", "boot": "1"} for rank in range(2)}
-    report = summarize(bundle(tmp_path / "b", play, facts, parallel=parallel(tensor=2)))
+    report = reported(bundle(tmp_path / "b", play, facts, parallel=parallel(tensor=2)))
     assert report.collectives.lateness == ()
     assert not [f for f in report.findings if f.id == "straggler-rank"]
 
