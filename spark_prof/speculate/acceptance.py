@@ -18,6 +18,8 @@ from spark_prof.ab.messages import RequestDrafts
 from spark_prof.errors import CommandError
 
 MOST_DRAFTS = 64
+Prompts = tuple[str | tuple[int, ...], ...]
+"""Texts or token ids."""
 _FEWEST_REQUESTS = 2  # between which acceptance may differ
 
 
@@ -39,6 +41,10 @@ class Acceptance:
     def tokens(self, drafts: int) -> float:
         """What a step gives each request at so many drafts."""
         return 1.0 + math.fsum(self.accepted[:drafts])
+
+    def rates(self, most: int) -> tuple[float, ...]:
+        """Of so many positions: what is accepted of each with all before it."""
+        return (*self.accepted, *[0.0] * most)[:most]
 
     def width(self, drafts: int) -> float:
         """The drafts that a step verifies of each request, where a drafter may find fewer."""
