@@ -79,7 +79,7 @@ def earlier_gains(folders: Sequence[Path], like: Like, but: Path) -> tuple[Earli
         but: the folder of the tune itself.
     """
     gains: dict[str, EarlierGain] = {}
-    files = dict.fromkeys(path for folder in folders for path in _files(folder, but))
+    files = dict.fromkeys(path for folder in folders for path in result_files(folder, but))
     for path in list(files)[:_MOST_FILES]:
         for row in _gains_of(path, like):
             best = gains.setdefault(row.words, row)
@@ -132,7 +132,7 @@ def _key(side: Side) -> object:
     return frozenset(side.swaps), options, frozenset(side.environment)
 
 
-def _files(folder: Path, but: Path) -> Iterator[Path]:
+def result_files(folder: Path, but: Path) -> Iterator[Path]:
     """The results of a folder, and of the folders in it."""
     if folder.is_file():
         yield folder
