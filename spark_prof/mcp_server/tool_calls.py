@@ -97,8 +97,8 @@ async def _summary(desk: Desk, arguments: Arguments) -> ToolAnswer:
     record = await desk.any_report(arguments)
     if views.is_drafts(record):
         after = _next(arguments, "details", "each number of drafts", part="bests")
-        data, rows = views.drafts(record)
-        return ToolAnswer(data, after, **page_of(rows, {}))
+        of_drafts, by_batch = views.drafts(record)
+        return ToolAnswer(of_drafts, after, **page_of(by_batch, arguments))
     if not views.is_report(record):
         data, rows = part_of(record, "")
         large = next((key for key, value in record.items() if isinstance(value, list)), "")

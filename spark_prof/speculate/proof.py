@@ -77,7 +77,7 @@ class _Proving:
     def together(self, plain: LiveDrafts, served: LiveDrafts) -> None:
         """In two engines that live at once, in turns."""
         for number, (requests, drafts) in enumerate(self._best.items()):
-            if not self._passes(served, requests, self._kept(plain, requests)):
+            if not self._passes(served, requests, self._floor(plain, requests)):
                 return
             remaining = (self._run.deadline - time.monotonic()) / (len(self._best) - number)
             seconds = min(remaining, self._run.options.seconds)
@@ -105,7 +105,7 @@ class _Proving:
             rounds: dict[int, list[Drafted]] = {}
             for requests, drafts in self._best.items():
                 if not generations:
-                    floors[requests] = self._kept(live, requests)
+                    floors[requests] = self._floor(live, requests)
                 elif not self._passes(live, requests, floors[requests]):
                     return
                 self._run.say(f"proving k = {drafts} at batch {requests}")
@@ -125,7 +125,7 @@ class _Proving:
 
     # The gate.
 
-    def _kept(self, plain: LiveDrafts, requests: int) -> tuple[Position, ...]:
+    def _floor(self, plain: LiveDrafts, requests: int) -> tuple[Position, ...]:
         """How far the engine without drafts is from itself; its logits are kept."""
         self._run.say(f"comparing what both say at batch {requests}")
         more = (self._logits(requests), None, self._prompts(requests))

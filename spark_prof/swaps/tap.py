@@ -22,6 +22,7 @@ import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -301,13 +302,17 @@ class _Tapping:
         batch = self._runner.input_batch if self._batch is None else self._batch
         order = list(batch.req_ids)
         positions, self._positions = self._positions, {}
+        ends = getattr(batch, "cu_num_logits_np", None)  # fewer than scheduled may be verified
         widths = [self._widths.get(name, 1) for name in order]
+        if ends is not None:
+            widths = [int(end - begin) for begin, end in pairwise(ends)][: len(order)]
         if sum(widths) != len(logits):
             raise CommandError(f"{len(logits)} rows of logits came for {len(order)} requests")
         waiting, row = [], 0
         for name, width in zip(order, widths, strict=True):
             request = self._requests.get(name)
-            if request and request.number < self._limit and self._samples(request, positions[name]):
+            position = positions.get(name, 0)
+            if request and request.number < self._limit and self._samples(request, position):
                 waiting.append((row, width, request))
             row += width
         if not waiting:
@@ -318,15 +323,15 @@ class _Tapping:
             requests = [request for _, _, request in waiting]
             for request in requests:
                 request.behind = behind
-            taken = self.use.take(requests, logits[[row for row, _, _ in waiting]]).tolist()
+            sampled = self.use.take(requests, logits[[row for row, _, _ in waiting]]).tolist()
             rows += [row for row, _, _ in waiting]
-            tokens += taken
+            tokens += sampled
             behind += 1
             for request in requests:
                 request.sampled += 1
             waiting = [
                 (row + 1, width - 1, request)
-                for (row, width, request), token in zip(waiting, taken, strict=True)
+                for (row, width, request), token in zip(waiting, sampled, strict=True)
                 if width > 1 and inputs[row + 1] == token and self.use.more(request)
             ]
         return force_tokens(logits, rows, torch.tensor(tokens))

@@ -52,7 +52,7 @@ _REST = (
 
 
 @dataclass(frozen=True)
-class Drafting:
+class CommandDrafts:
     """What is known of drafts before a tune whose engine has a drafter."""
 
     config: Mapping[str, Any]  # of the command's drafter
@@ -78,7 +78,9 @@ class Drafting:
         return median(times[1:])  # the first warms up
 
 
-def drafting_of(command: EngineCommand, requests: Path | None, acceptance: str) -> Drafting | None:
+def drafting_of(
+    command: EngineCommand, requests: Path | None, acceptance: str
+) -> CommandDrafts | None:
     """What is known of a command's drafts; None where it has no drafter."""
     if not any(name.startswith(_DRAFTER_OPTIONS) for name in set_options(command.arguments)):
         if requests or acceptance:
@@ -87,7 +89,7 @@ def drafting_of(command: EngineCommand, requests: Path | None, acceptance: str) 
     if requests and acceptance:
         raise CommandError("give one of --requests and --acceptance")
     rates = given_acceptance(acceptance) if acceptance else None
-    return Drafting(drafter_of(command), rates, read_requests(requests) if requests else ())
+    return CommandDrafts(drafter_of(command), rates, read_requests(requests) if requests else ())
 
 
 def is_drafts(options: Sequence[str]) -> bool:
@@ -96,7 +98,7 @@ def is_drafts(options: Sequence[str]) -> bool:
 
 
 def earlier_table(
-    folders: Sequence[Path], but: Path, like: Like, drafting: Drafting, sizes: Sequence[int]
+    folders: Sequence[Path], but: Path, like: Like, drafting: CommandDrafts, sizes: Sequence[int]
 ) -> SpeculateResult | None:
     """The latest result of speculate of this GPU, model and drafter that has these batch sizes."""
     results = []
@@ -195,6 +197,6 @@ def _slower(bests: Sequence[Best], count: int) -> str:
     return f"speculate measured it: {_figures(bests, plan)}"
 
 
-def with_acceptance(drafting: Drafting, result: SpeculateResult) -> Drafting:
+def with_acceptance(drafting: CommandDrafts, result: SpeculateResult) -> CommandDrafts:
     """With what a result says is accepted, where nothing else does."""
     return replace(drafting, acceptance=drafting.acceptance or result.acceptance)

@@ -28,7 +28,7 @@ from spark_prof.speculate.plan import OPTION
 from spark_prof.swaps.progress import last_progress
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
-from spark_prof.tune.drafts import Drafting, is_drafts
+from spark_prof.tune.drafts import CommandDrafts, is_drafts
 from spark_prof.tune.journal import Journal
 from spark_prof.tune.tune_trial import (
     BASE,
@@ -69,7 +69,7 @@ class TuneSettings:
     text: Path | None = None
     timeout: float = 600.0  # seconds of silence
     files: tuple[Path, ...] = ()  # of this host that engines read, such as a kernel's
-    drafting: Drafting | None = None  # where the command has a drafter
+    drafting: CommandDrafts | None = None  # where the command has a drafter
 
 
 @dataclass

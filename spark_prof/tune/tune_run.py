@@ -34,7 +34,7 @@ from spark_prof.tune.budget import Budget
 from spark_prof.tune.candidates import Allowed, candidates_of
 from spark_prof.tune.drafts import (
     SOURCE,
-    Drafting,
+    CommandDrafts,
     draft_candidates,
     earlier_table,
     with_acceptance,
@@ -173,7 +173,7 @@ class _TuneRun:
             model_digest="" if command.container else digest_of(command.model),
         )
 
-    def measure_drafts(self, draw: Callable[[SpeculateResult], str]) -> Drafting:
+    def measure_drafts(self, draw: Callable[[SpeculateResult], str]) -> CommandDrafts:
         """What drafts cost here: as an earlier result says, or measured in a share of the time.
 
         The table is of what that leaves to be tried.

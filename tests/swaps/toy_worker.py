@@ -180,6 +180,7 @@ class DraftingRunner(ToyRunner):
         self.input_ids = SimpleNamespace(gpu=torch.tensor(inputs))
         ends = torch.tensor([output.num_scheduled_tokens[name] for name in order]).cumsum(0)
         widths = [1 + len(drafts.get(name, ())) for name in order]
+        self.ends = [0, *torch.tensor(widths).cumsum(0).tolist()]
         self.indices = [
             at
             for end, width in zip(ends.tolist(), widths, strict=True)
@@ -207,8 +208,9 @@ class SecondDraftingRunner(DraftingRunner):
     def execute_model(self, output: Any, order: list[str]) -> None:
         hidden = self.rows(output, order)
         batch = SimpleNamespace(
-            req_ids=order, input_ids=self.input_ids.gpu, logits_indices=torch.tensor(self.indices)
-        )
+            req_ids=order, input_ids=self.input_ids.gpu, logits_indices=torch.tensor(self.indices),
+            cu_num_logits_np=self.ends,
+        )  # fmt: skip
         del self.input_ids
         self.execute_model_state = SimpleNamespace(input_batch=batch, hidden=hidden)
 

@@ -11,7 +11,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.speculate.plan import drafts_at
 from spark_prof.speculate.speculate_result import to_json
-from spark_prof.tune.drafts import Drafting, draft_candidates, earlier_table
+from spark_prof.tune.drafts import CommandDrafts, draft_candidates, earlier_table
 from spark_prof.tune.earlier_results import Like
 from spark_prof.tune.tune_result import TuneResult, read_tune
 from spark_prof.tune.tune_trial import rivals
@@ -73,14 +73,14 @@ def test_an_earlier_table_is_of_the_same_drafter_model_and_gpu(tmp_path: Path) -
         (tmp_path / str(number) / "result.json").write_bytes(to_json(result))
     (tmp_path / "2.json").write_text('{"kind": "spark-prof speculate", "x": "\x1b[31m"}')
 
-    def found(drafting: Drafting, like: Like = LIKE, sizes: tuple[int, ...] = (1, 16)) -> bool:
+    def found(drafting: CommandDrafts, like: Like = LIKE, sizes: tuple[int, ...] = (1, 16)) -> bool:
         return earlier_table([tmp_path], tmp_path / "-", like, drafting, sizes) is not None
 
-    assert found(Drafting(DRAFTER | {"num_speculative_tokens": 7}))
-    assert earlier_table([tmp_path], tmp_path, LIKE, Drafting(DRAFTER), (1,)) == DRAFTED
-    assert not found(Drafting(DRAFTER | {"model": "another"}))
-    assert not found(Drafting(DRAFTER), Like("NVIDIA GB10", "m"))
-    assert not found(Drafting(DRAFTER), sizes=(1, 2))
+    assert found(CommandDrafts(DRAFTER | {"num_speculative_tokens": 7}))
+    assert earlier_table([tmp_path], tmp_path, LIKE, CommandDrafts(DRAFTER), (1,)) == DRAFTED
+    assert not found(CommandDrafts(DRAFTER | {"model": "another"}))
+    assert not found(CommandDrafts(DRAFTER), Like("NVIDIA GB10", "m"))
+    assert not found(CommandDrafts(DRAFTER), sizes=(1, 2))
 
 
 def test_candidates_are_the_best_table_and_what_is_not_told_apart() -> None:
