@@ -34,6 +34,14 @@ class Acceptance:
     requests: tuple[RequestDrafts, ...] = ()  # none where only sums are known
 
     @property
+    def is_sound(self) -> bool:
+        """Whether it has shares, as many of both, and later positions are accepted no oftener."""
+        rates = (*self.drafted, *self.accepted)
+        falls = all(later <= before for before, later in pairwise(self.accepted))
+        as_many = len(self.drafted) == len(self.accepted) <= MOST_DRAFTS
+        return as_many and falls and all(0 <= rate <= 1 for rate in rates)
+
+    @property
     def most(self) -> int:
         """The positions of which it is known."""
         return len(self.accepted)
@@ -65,13 +73,13 @@ def given_acceptance(text: str) -> Acceptance:
         rates = tuple(float(word) for word in text.split(","))
     except ValueError:
         rates = (math.nan,)
-    sound = all(0 <= rate <= 1 for rate in rates) and len(rates) <= MOST_DRAFTS
-    if not sound or any(later > before for before, later in pairwise(rates)):
+    acceptance = Acceptance("given", (1.0,) * len(rates), rates)
+    if not acceptance.is_sound:
         raise CommandError(
             f"--acceptance {text:.60}: give the share of steps that accept each position with all "
             "before it, from 0 to 1 and never rising, such as 0.8,0.6,0.4"
         )
-    return Acceptance("given", (1.0,) * len(rates), rates)
+    return acceptance
 
 
 def counted_acceptance(

@@ -134,7 +134,8 @@ def read_speculate(path: Path) -> SpeculateResult:
             raise CommandError(
                 f"{path} is damaged: it has no row for the drafts that it calls best"
             )
-    acceptance = result.acceptance
-    if acceptance and len(acceptance.drafted) != len(acceptance.accepted):
-        raise CommandError(f"{path} is damaged: its acceptance lacks positions")
+    if any(us <= 0 for shape in result.measured for times in shape.rounds for us in times.values()):
+        raise CommandError(f"{path} is damaged: a step takes no time in it")
+    if (acceptance := result.acceptance) and not acceptance.is_sound:
+        raise CommandError(f"{path} is damaged: its acceptance is no share of each position")
     return result

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +25,7 @@ from spark_prof.ab.messages import Draft, Drafted, Facts, PromptBatch
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted_value
 from spark_prof.speculate.acceptance import MOST_DRAFTS, Acceptance, Prompts, given_acceptance
-from spark_prof.speculate.best_k import Best
+from spark_prof.speculate.best_k import Best, best_of
 from spark_prof.speculate.measuring import token_times
 from spark_prof.speculate.plan import (
     MOST,
@@ -38,7 +39,7 @@ from spark_prof.speculate.proof import prompts_for
 from spark_prof.speculate.requests import read_requests
 from spark_prof.speculate.speculate_result import SpeculateResult, read_speculate, served_drafts
 from spark_prof.traces.resolve import command_of_result
-from spark_prof.tune.earlier_results import Like, result_files
+from spark_prof.tune.earlier_results import MOST_FILES, Like, result_files
 from spark_prof.tune.tune_trial import Candidate, CandidateTable, UntriedCandidate
 
 SOURCE = "speculation"
@@ -98,26 +99,31 @@ def is_drafts(options: Sequence[str]) -> bool:
 
 
 def earlier_table(
-    folders: Sequence[Path], but: Path, like: Like, drafting: CommandDrafts, sizes: Sequence[int]
+    folders: Sequence[Path], like: Like, drafting: CommandDrafts, sizes: Sequence[int]
 ) -> SpeculateResult | None:
-    """The latest result of speculate of this GPU, model and drafter that has these batch sizes."""
+    """The latest result of speculate of this GPU, model and drafter that has these batch sizes.
+
+    What is accepted is what is known now; where that is nothing, what the result says.
+    """
+    drafter = redacted_value(drafter_like(drafting.config))
     results = []
-    for path in (path for folder in folders for path in result_files(folder, but)):
+    files = (path for folder in folders for path in result_files(folder))
+    for path in islice(files, MOST_FILES):
         with suppress(CommandError):
             if command_of_result(path) == "speculate":
-                results.append(read_speculate(path))
-    drafter = redacted_value(drafter_like(drafting.config))
-    return max(
-        (
-            result
-            for result in results
-            if like.fits(result.gpu, result.model)
-            and drafter_like(result.drafter) == drafter
-            and set(sizes) <= {best.requests for best in _judged(result)}
-        ),
-        key=lambda result: result.taken,
-        default=None,
-    )
+                result = _judged_anew(read_speculate(path), drafting.acceptance)
+                alike = drafter_like(result.drafter) == drafter
+                if alike and like.fits(result.gpu, result.model):
+                    results.append(result)
+    whole = (r for r in results if set(sizes) <= {best.requests for best in _judged(r)})
+    return max(whole, key=lambda result: result.taken, default=None)
+
+
+def _judged_anew(result: SpeculateResult, acceptance: Acceptance | None) -> SpeculateResult:
+    if acceptance is None:
+        return result
+    bests = (best_of(m.requests, m.context, m.rounds, acceptance) for m in result.measured)
+    return replace(result, acceptance=acceptance, bests=tuple(bests))
 
 
 def draft_candidates(
@@ -195,8 +201,3 @@ def _figures(bests: Sequence[Best], plan: Mapping[int, int]) -> str:
 def _slower(bests: Sequence[Best], count: int) -> str:
     plan = {best.requests: count for best in bests}
     return f"speculate measured it: {_figures(bests, plan)}"
-
-
-def with_acceptance(drafting: CommandDrafts, result: SpeculateResult) -> CommandDrafts:
-    """With what a result says is accepted, where nothing else does."""
-    return replace(drafting, acceptance=drafting.acceptance or result.acceptance)

@@ -24,6 +24,7 @@ from spark_prof.profiler.facts import nvml_gpu, processor
 from spark_prof.profiler.interrupts import terminated_as_interrupt
 from spark_prof.redact import redacted
 from spark_prof.speculate.plan import OPTION, SpeculateOptions, default_drafts, drafts_at
+from spark_prof.speculate.requests import recorded_acceptance
 from spark_prof.speculate.run import run_speculate
 from spark_prof.speculate.speculate_result import SpeculateResult
 from spark_prof.swaps.swap_settings import kernel_folders
@@ -37,7 +38,6 @@ from spark_prof.tune.drafts import (
     CommandDrafts,
     draft_candidates,
     earlier_table,
-    with_acceptance,
 )
 from spark_prof.tune.earlier_results import Like, digest_of, earlier_gains, with_earlier
 from spark_prof.tune.engine_traits import recorded_facts
@@ -178,23 +178,17 @@ class _TuneRun:
 
         The table is of what that leaves to be tried.
         """
-        settings, drafting = self._settings, self._settings.drafting
-        assert drafting is not None
-        folder = settings.folder / _DRAFTS_FOLDER
-        like = Like(self.result.gpu, self._model)
-        folders = (
-            settings.folder,
-            settings.folder.absolute().parent,
-            *self._choices.result_folders,
-        )
-        result = earlier_table(folders, settings.folder / "-", like, drafting, settings.batch_sizes)
+        settings, drafting = self._settings, self._drafting()
+        result = self._earlier_drafts(drafting, self.result.gpu)
         if result is None:
             if not drafting.acceptance and not drafting.prompts:
                 raise CommandError(_NO_ACCEPTANCE)
             config = dict(drafting.config)
             most = max(_MOST_DRAFTS, drafts_at(config, min(settings.batch_sizes)))
+            number = len(list(settings.folder.glob(f"{_DRAFTS_FOLDER}*")))
             options = SpeculateOptions(
-                folder, default_drafts(config, most), tuple(sorted(settings.batch_sizes)),
+                settings.folder / f"{_DRAFTS_FOLDER}{f'-{number + 1}' if number else ''}",
+                default_drafts(config, most), tuple(sorted(settings.batch_sizes)),
                 (settings.context,), _DRAFTS_SHARE * settings.minutes, _DRAFTS_SECONDS,
                 drafting.acceptance, drafting.prompts, at_once=2, proof=False,
                 timeout=settings.timeout,
@@ -205,7 +199,23 @@ class _TuneRun:
         else:
             self._say(f"what drafts cost was measured {result.taken[:10]}; the best is confirmed")
         self._table = draft_candidates(result, drafting.config, settings.batch_sizes)
-        return with_acceptance(drafting, result)
+        return replace(drafting, acceptance=drafting.acceptance or result.acceptance)
+
+    def _drafting(self) -> CommandDrafts:
+        """What is known of drafts; of a recording that is named, too."""
+        drafting = self._settings.drafting
+        assert drafting is not None
+        if self._choices.recording and not (drafting.acceptance or drafting.prompts):
+            with opened(self._choices.recording) as bundle:
+                return replace(drafting, acceptance=recorded_acceptance(bundle))
+        return drafting
+
+    def _earlier_drafts(self, drafting: CommandDrafts, gpu: str) -> SpeculateResult | None:
+        """An earlier result of what drafts cost."""
+        settings = self._settings
+        beside = (settings.folder, settings.folder.absolute().parent)
+        folders = (*beside, *self._choices.result_folders)
+        return earlier_table(folders, Like(gpu, self._model), drafting, settings.batch_sizes)
 
     def go(self, engines: Engines) -> None:
         """Records, makes the table, searches."""
@@ -260,8 +270,11 @@ class _TuneRun:
     def make_list(self) -> None:
         """Makes the table, of a recording if there is one, and starts nothing."""
         if self._settings.drafting:
-            row = UntriedCandidate(OPTION, SOURCE, _MEASURED_FIRST)
-            self._fill(CandidateTable((), (row,)), Like("", self._model))
+            table = CandidateTable((), (UntriedCandidate(OPTION, SOURCE, _MEASURED_FIRST),))
+            drafting = self._drafting()
+            if result := self._earlier_drafts(drafting, ""):
+                table = draft_candidates(result, drafting.config, self._settings.batch_sizes)
+            self._fill(table, Like("", self._model))
         elif self._choices.recording:
             with opened(self._choices.recording) as bundle:
                 self._make_table(bundle)

@@ -12,7 +12,7 @@ from spark_prof.speculate.speculate_result import SpeculateResult, read_speculat
 from tests.ab.engines import Done, run
 
 CONFIG = {"method": "eagle3", "model": "d", "num_speculative_tokens": 3}
-WORDS = f"serve m --speculative-config {json.dumps(CONFIG, separators=(',', ':'))}"
+WORDS = f"serve fake --speculative-config {json.dumps(CONFIG, separators=(',', ':'))}"
 SPECULATE = ("speculate", "--drafts", "1,2,3", "--seconds", "0.1", "--timeout", "30")
 ACCEPTED = [0.8, 0.5, 0.1]
 

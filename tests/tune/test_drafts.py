@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.speculate.acceptance import given_acceptance
 from spark_prof.speculate.plan import drafts_at
 from spark_prof.speculate.speculate_result import to_json
+from spark_prof.tune import tune_run
 from spark_prof.tune.drafts import CommandDrafts, draft_candidates, earlier_table
 from spark_prof.tune.earlier_results import Like
 from spark_prof.tune.tune_result import TuneResult, read_tune
@@ -52,6 +54,20 @@ def test_the_table_leaves_the_best_and_it_is_confirmed_with_its_interval(tmp_pat
     assert b"spark-prof speculate" in drafts
 
 
+def test_a_table_that_is_there_is_taken_and_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune_run, "_gpu", lambda: "none")  # as the engine says
+    measured = tuned(tmp_path / "a", "--acceptance=0.8,0.5,0.1")
+    known = f"--known={measured.folder}"
+    listed = tuned(tmp_path / "b", known, "--list")
+    assert "over no drafts" in listed.output
+    again = tuned(tmp_path / "c", known)
+    assert result_of(again).answer == result_of(measured).answer
+    assert not (again.folder / "drafts").exists()
+    assert "what drafts cost was measured" in again.errors
+
+
 def test_without_acceptance_nothing_is_started(tmp_path: Path) -> None:
     done = tuned(tmp_path)
     assert done.code == 2
@@ -64,7 +80,7 @@ def test_a_drafter_that_does_not_pay_is_left_out_of_what_is_served(tmp_path: Pat
     done = tuned(tmp_path, "--acceptance=0.1,0.01,0.001", drafts=[1000, 1050, 400, [0.1, 0, 0]])
     result = result_of(done)
     assert result.answer == ("--speculative-config None",)
-    assert result.serve == "vllm serve m"
+    assert result.serve == "vllm serve fake"
 
 
 def test_an_earlier_table_is_of_the_same_drafter_model_and_gpu(tmp_path: Path) -> None:
@@ -74,13 +90,21 @@ def test_an_earlier_table_is_of_the_same_drafter_model_and_gpu(tmp_path: Path) -
     (tmp_path / "2.json").write_text('{"kind": "spark-prof speculate", "x": "\x1b[31m"}')
 
     def found(drafting: CommandDrafts, like: Like = LIKE, sizes: tuple[int, ...] = (1, 16)) -> bool:
-        return earlier_table([tmp_path], tmp_path / "-", like, drafting, sizes) is not None
+        return earlier_table([tmp_path], like, drafting, sizes) is not None
 
     assert found(CommandDrafts(DRAFTER | {"num_speculative_tokens": 7}))
-    assert earlier_table([tmp_path], tmp_path, LIKE, CommandDrafts(DRAFTER), (1,)) == DRAFTED
+    assert earlier_table([tmp_path], LIKE, CommandDrafts(DRAFTER), (1,)) == DRAFTED
     assert not found(CommandDrafts(DRAFTER | {"model": "another"}))
     assert not found(CommandDrafts(DRAFTER), Like("NVIDIA GB10", "m"))
     assert not found(CommandDrafts(DRAFTER), sizes=(1, 2))
+    # What is accepted now decides, of the same costs.
+    nothing = CommandDrafts(DRAFTER, given_acceptance("0,0,0"))
+    result = earlier_table([tmp_path], LIKE, nothing, (1, 16))
+    assert result
+    assert [best.drafts for best in result.bests] == [0, 0]
+    broken = replace(DRAFTED.measured[0], rounds=({0: -1.0, 1: 2.0},))
+    (tmp_path / "9.json").write_bytes(to_json(replace(DRAFTED, measured=(broken,), taken="9")))
+    assert found(CommandDrafts(DRAFTER))
 
 
 def test_candidates_are_the_best_table_and_what_is_not_told_apart() -> None:
