@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
@@ -38,13 +39,32 @@ def refuse_at_once(command: EngineCommand, sides: Sequence[Side]) -> None:
             )
 
 
+@contextmanager
+def loading(
+    loads: Sequence[Callable[[], Facts]], *, at_once: bool
+) -> Iterator[list[Callable[[], Facts]]]:
+    """What gives the facts of each engine, once that has loaded.
+
+    At once all load now, a thread each; else each loads when it is asked for. Threads end with
+    their engines, whose questions then fail.
+    """
+    if not at_once:
+        yield list(loads)
+        return
+    pool = ThreadPoolExecutor(max(len(loads), 1))
+    try:
+        yield [pool.submit(load).result for load in loads]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 @dataclass
 class Loading:
     """The engines of a run, one a start."""
 
     setting: AbRun
     sides: Sequence[str]  # "a" or "b", one a start
-    _loaded: dict[int, tuple[Engine, Future[Facts]]] = field(default_factory=dict)
+    _loaded: dict[int, tuple[Engine, Callable[[], Facts]]] = field(default_factory=dict)
 
     @contextmanager
     def all(self) -> Iterator[None]:
@@ -52,18 +72,13 @@ class Loading:
         if not self.setting.options.at_once:
             yield
             return
-        with ThreadPoolExecutor(len(self.sides)) as pool:
-            # Engines end before the pool waits for its threads, whose questions then fail.
-            try:
-                for number in range(len(self.sides)):
-                    engine = self._engine(number)
-                    engine.__enter__()
-                    self._loaded[number] = engine, pool.submit(self._load, engine, number)
-                yield
-            finally:
-                for engine, _ in self._loaded.values():
-                    engine.__exit__(None, None, None)
-                self._loaded.clear()
+        with ExitStack() as stack:
+            numbers = range(len(self.sides))
+            engines = [stack.enter_context(self._engine(number)) for number in numbers]
+            loads = [partial(self._load, engine, at) for at, engine in enumerate(engines)]
+            facts = stack.enter_context(loading(loads, at_once=True))
+            self._loaded |= dict(enumerate(zip(engines, facts, strict=True)))
+            yield
 
     @contextmanager
     def one(self, number: int) -> Iterator[tuple[Engine, Facts]]:
@@ -71,7 +86,7 @@ class Loading:
         if number in self._loaded:
             engine, facts = self._loaded.pop(number)
             try:
-                yield engine, facts.result()
+                yield engine, facts()
             finally:
                 engine.__exit__(None, None, None)
             return
