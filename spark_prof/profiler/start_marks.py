@@ -57,7 +57,7 @@ class StageMarks:
         self._wrappers: dict[tuple[str, ...], Callable[[Any], Any]] = {}
         self._counts: dict[str, int] = {}
         self._process = "front"
-        self._latest = 0  # when the last stage ended that a process tells of itself
+        self._latest = 0  # when its imports ended, then when its front end was up
         self.gauge: MemoryGauge | None = None
 
     def installed(self, settings: Settings) -> None:
@@ -89,7 +89,8 @@ class StageMarks:
             begin = time.monotonic_ns()
             original(this, *arguments, **named)
             self._add("configuration", self._latest, begin)
-            self._add("rest", begin, time.monotonic_ns())
+            self._latest = time.monotonic_ns()
+            self._add("rest", begin, self._latest)
             self._write()
 
         owner.__init__ = constructor
@@ -158,7 +159,8 @@ class StageMarks:
     def _passed(self, owner: Any, method: str) -> None:
         """Goes on to what is there after a phase, and ends after the last one."""
         if method == PHASES[0][0]:
-            self._latest = self._rows[-1]["begin_ns"]
+            # What came before it since the imports made this process a worker's.
+            self._rows[-1]["begin_ns"] = self._latest or process_start_ns()
             for part, stage in PHASE_PARTS:
                 self._wrap(owner.model_runner, part, stage)
         elif method == _LAST_PHASE:
@@ -221,8 +223,6 @@ class StageMarks:
             row = {"stage": stage, "begin_ns": begin, "end_ns": end}
             self._rows.append(row | ({"before": before} if before else {})
                               | ({"after": after} if after else {}))  # fmt: skip
-        if self.gauge is None:
-            self._latest = end
 
     def _write(self) -> None:
         """Writes the marks where a recording waits for them, and no bundle has been made."""

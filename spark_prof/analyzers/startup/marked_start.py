@@ -17,6 +17,7 @@ from spark_prof.rules.start_stages import STAGES
 from spark_prof.traces.engine_starts import ProcessStart, StartMark, of_first_host
 
 _PHASES = ("imports", "processes", "load", "profile", "kv-cache", "warm-up")
+_AROUND = ("configuration", "rest", "server")  # of the front end and the engine's core
 _LOADED, _COMPILED = "num_compiled_artifacts_loaded", "num_inductor_compiles"
 
 
@@ -27,9 +28,14 @@ def marked_start(starts: Sequence[ProcessStart]) -> Startup | None:
     """
     starts = of_first_host(starts)
     ranks = [start for start in starts if start.is_rank]
-    waiting = [start for start in starts if not start.is_rank]
-    marks = [mark for start in waiting for mark in start.marks] + list(_slowest(ranks))
-    ends = [mark.end_ns for start in waiting for mark in start.marks if mark.stage != "imports"]
+    marks = [
+        mark
+        for start in starts
+        for mark in start.marks
+        if not start.is_rank or mark.stage in _AROUND
+    ]
+    ends = [mark.end_ns for mark in marks if mark.stage in _AROUND]
+    marks += _slowest(ranks)
     if not ends and not any(mark.stage == "warm-up" for mark in marks):
         return None
     first = min(start.started_ns for start in starts)

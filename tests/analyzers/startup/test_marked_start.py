@@ -60,6 +60,13 @@ def test_of_two_ranks_the_slowest_counts_in_each_phase() -> None:
     assert "Of 2 ranks the slowest counts" in startup.notes[0]
 
 
+def test_an_engine_in_one_process_is_told_as_one_in_three() -> None:
+    marks = (*FRONT.marks, StartMark("rest", 107 * SECOND, 158 * SECOND), *RANK.marks[1:])
+    stages = told(ProcessStart("rank0", 7, 100 * SECOND, marks=marks))
+    assert (stages["server"], stages["autotune"], stages["weights"]) == (2, 2, 5)
+    assert sum(stages.values()) == 62
+
+
 def test_time_without_a_mark_has_no_name() -> None:
     late = process("engine0", 100, ("rest", 140, 150))
     assert told(late) == {"rest": 10, "": 40}
