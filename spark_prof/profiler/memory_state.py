@@ -17,15 +17,18 @@ from spark_prof.profiler.targets import models_of
 
 _KIB = 1024
 _STATUS = {
-    "VmRSS": "rss", "VmHWM": "peak_rss", "RssAnon": "anon", "RssFile": "file", "RssShmem": "shmem",
-    "VmSwap": "swap",
+    "VmRSS": "rss", "VmHWM": "peak_rss", "VmSwap": "swap",
+    "RssAnon": "anonymous", "RssFile": "file", "RssShmem": "shared",
 }  # fmt: skip
-_ROLLUP = {"Pss": "pss", "Pss_Anon": "pss_anon", "Pss_File": "pss_file", "Pss_Shmem": "pss_shmem"}
+_ROLLUP = {
+    "Pss": "share", "Pss_Anon": "share_anonymous", "Pss_File": "share_file",
+    "Pss_Shmem": "share_shared",
+}  # fmt: skip
 _MACHINE = {
     "MemTotal": "total", "MemFree": "free", "MemAvailable": "available", "Buffers": "buffers",
-    "Cached": "cached", "Shmem": "shmem", "SReclaimable": "reclaimable",
+    "Cached": "cached", "Shmem": "shared", "SReclaimable": "kernel_cache",
 }  # fmt: skip
-_CGROUP = ("anon", "file", "kernel", "shmem")
+_CGROUP = {"anon": "anonymous", "file": "file", "kernel": "kernel", "shmem": "shared"}
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -33,7 +36,7 @@ def host_memory(process: Path = Path("/proc/self"), *, shares: bool = True) -> d
     """What a process holds of the host's memory, in bytes.
 
     Args:
-        shares: also its share of pages that others map too (pss), which takes the kernel a walk
+        shares: also its share of pages that others map too (`share`), which takes the kernel a walk
             through all of its pages.
     """
     values = _kilobytes(process / "status", _STATUS)
@@ -48,7 +51,7 @@ def machine_memory() -> dict[str, Any]:
         folder = _CGROUPS / group.lstrip("/")
         folder = folder if (folder / "memory.stat").exists() else _CGROUPS
         rows = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        values["cgroup"] = {name: int(count) for name, count in rows if name in _CGROUP}
+        values["cgroup"] = {_CGROUP[name]: int(n) for name, n in rows if name in _CGROUP}
     return values
 
 

@@ -12,7 +12,6 @@ import logging
 import multiprocessing
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -233,7 +232,7 @@ class StageMarks:
             return
         value = {
             "process": self._process, "pid": self._pid, "run": settings.run,
-            "host_name": socket.gethostname(), "boot": boot_id(), "started_ns": process_start_ns(),
+            "boot": boot_id(), "started_ns": process_start_ns(),
             "marks": self._rows, "compiled": self._counts, "memory": _quietly(host_memory),
         }  # fmt: skip
         with suppress(Exception):

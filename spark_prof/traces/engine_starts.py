@@ -61,8 +61,8 @@ class ProcessStart:
     """The start of one process of an engine."""
 
     process: str  # "front", or as its facts are named: rank0, engine0
-    pid: int
     started_ns: int
+    pid: int = 0  # of a shared recording 0
     boot: str = ""
     marks: tuple[StartMark, ...] = ()
     compiled: dict[str, int] = field(default_factory=dict)  # vLLM's counters of torch.compile

@@ -98,9 +98,9 @@ def test_without_a_package_there_is_less(
 
 def test_the_parts_of_this_process_add_up() -> None:
     values = host_memory()
-    resident = values["anon"] + values["file"] + values["shmem"]
+    resident = values["anonymous"] + values["file"] + values["shared"]
     assert resident == values["rss"]
-    assert values["pss"] <= values["peak_rss"]
+    assert values["share"] <= values["peak_rss"]
     machine = machine_memory()
     assert machine["free"] < machine["total"]
     assert host_memory(Path("/proc/none")) == {}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from spark_prof.profiler import start_marks
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.start_marks import StageMarks, process_start_ns
 from spark_prof.profiler.vllm_names import COMPILE_MONITOR, FRONT_ENDS
@@ -157,7 +157,7 @@ def test_a_front_end_is_up_when_it_is_constructed_and_its_server_listens(
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(AsyncLLM=AsyncLLM))
     monkeypatch.setitem(sys.modules, other, None)
     monkeypatch.setitem(sys.modules, "uvicorn", SimpleNamespace(Server=Server))
-    monkeypatch.setattr(start_marks.multiprocessing, "parent_process", lambda: None)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: None)
     plain = (AsyncLLM.__init__, Server.startup)
     marks = StageMarks()
     marks.installed(settings)
@@ -178,7 +178,7 @@ def test_a_forked_process_tells_of_itself_alone(
 ) -> None:
     marks = StageMarks()
     marks.installed(settings)
-    monkeypatch.setattr(start_marks.os, "getpid", lambda: 4711)
+    monkeypatch.setattr("os.getpid", lambda: 4711)
     marks.engine_up("engine0")
     (told,) = starts_of(settings.pieces, "r")
     assert (told["process"], told["pid"]) == ("engine0", 4711)
@@ -201,4 +201,4 @@ def test_nothing_is_written_beside_a_bundle_or_for_another_run(settings: Setting
 
 
 def test_a_process_started_before_it_asks() -> None:
-    assert process_start_ns() < start_marks.time.monotonic_ns()
+    assert process_start_ns() < time.monotonic_ns()

@@ -122,13 +122,13 @@ def _host(
     if not {"total", "free"} <= machine.keys():
         return None
     parts = {
-        f"{start.process}:{start.pid}": pss
+        f"{start.process}:{start.pid}": share
         for start in starts
-        if (pss := (start.memory or {}).get("pss", 0))
+        if (share := (start.memory or {}).get("share", 0))
     }
-    cached = sum(machine.get(name, 0) for name in ("cached", "buffers", "reclaimable"))
+    cached = sum(machine.get(name, 0) for name in ("cached", "buffers", "kernel_cache"))
     mapped = sum((start.memory or {}).get(name, 0) for start in starts
-                 for name in ("pss_file", "pss_shmem"))  # fmt: skip
+                 for name in ("share_file", "share_shared"))  # fmt: skip
     parts["page_cache"] = max(cached - mapped, 0)
     if memory.shared:
         for account in accounts:

@@ -39,8 +39,8 @@ MEMORY = held(52, 50, 47.25) | gib(
     kv_cache=30, drafter=1, weights=15, peak_reserved=51
 ) | {
     "device": gib(total=80, used=60, free=20),
-    "host": gib(rss=4, anon=3, file=1, shmem=0, pss=3, pss_file=0.5, pss_shmem=0, peak_rss=5),
-    "machine": gib(total=100, free=40, cached=20, buffers=1, reclaimable=1, available=60),
+    "host": gib(rss=4, anonymous=3, file=1, shared=0, peak_rss=5),
+    "machine": gib(total=100, free=40, cached=20, buffers=1, kernel_cache=1, available=60),
 }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_sources_that_differ_are_not_subtracted(bundle: Any) -> None:
 
 def test_two_ranks_have_an_account_each_and_one_host(bundle: Any) -> None:
     two = START | {"process": "rank1", "pid": 8}
-    pss = {"memory": gib(pss=3, pss_file=0.5)}
+    pss = {"memory": gib(share=3, share_file=0.5)}
     accounts = memory_of(bundle(MEMORY, START | pss, two | pss, ranks=2))
     assert [(account.of, account.rank) for account in accounts] == [
         ("gpu", 0), ("process", 0), ("gpu", 1), ("process", 1), ("host", None),

@@ -12,7 +12,7 @@ SECOND = 10**9
 
 def process(name: str, started: float, *marks: tuple[str, float, float]) -> ProcessStart:
     rows = tuple(StartMark(stage, int(a * SECOND), int(b * SECOND)) for stage, a, b in marks)
-    return ProcessStart(name, 7, int(started * SECOND), marks=rows)
+    return ProcessStart(name, int(started * SECOND), marks=rows)
 
 
 FRONT = process(
@@ -62,7 +62,7 @@ def test_of_two_ranks_the_slowest_counts_in_each_phase() -> None:
 
 def test_an_engine_in_one_process_is_told_as_one_in_three() -> None:
     marks = (*FRONT.marks, StartMark("rest", 107 * SECOND, 158 * SECOND), *RANK.marks[1:])
-    stages = told(ProcessStart("rank0", 7, 100 * SECOND, marks=marks))
+    stages = told(ProcessStart("rank0", 100 * SECOND, marks=marks))
     assert (stages["server"], stages["autotune"], stages["weights"]) == (2, 2, 5)
     assert sum(stages.values()) == 62
 
@@ -83,6 +83,6 @@ def test_what_only_began_tells_no_start() -> None:
 
 def test_what_came_from_the_cache_is_told() -> None:
     compiled = {"num_compiled_artifacts_loaded": 12, "num_inductor_compiles": 3}
-    startup = marked_start([FRONT, ProcessStart("rank0", 7, 118, "", RANK.marks, compiled)])
+    startup = marked_start([FRONT, ProcessStart("rank0", 118, marks=RANK.marks, compiled=compiled)])
     assert startup is not None
     assert startup.notes == ("torch.compile read 12 parts from its cache and compiled 3.",)
