@@ -76,7 +76,8 @@ def watched_start(options: argparse.Namespace, folder: Path, bundle: Path) -> di
     program = [sys.executable, __file__, "--engine", "--folder", str(folder), *again, "--memory",
                str(options.memory), "--tensor-parallel", str(options.tensor_parallel)]  # fmt: skip
     recorder = [sys.executable, "-m", "spark_prof", "record", "--steps", "10", "--out", str(bundle)]
-    before, seen = gpu_memory(), {}
+    before = gpu_memory()
+    seen: dict[str, Any] = {}
     say(f"GPU memory in use before: {before or 'no NVML'}")
     child = subprocess.Popen([*recorder, "--", *program], stdout=subprocess.PIPE, text=True,
                              stderr=subprocess.STDOUT, errors="replace")  # fmt: skip

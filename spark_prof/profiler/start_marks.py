@@ -51,6 +51,7 @@ class StageMarks:
 
     def _begin_anew(self) -> None:
         self._pid, self._token = os.getpid(), secrets.token_hex(4)
+        self._started = process_start_ns()
         self._rows: list[dict[str, Any]] = []
         self._undo: list[Callable[[], None]] = []
         self._wrappers: dict[tuple[str, ...], Callable[[Any], Any]] = {}
@@ -65,7 +66,7 @@ class StageMarks:
         self._look_for_fork()
         if not self._rows:
             now = time.monotonic_ns()
-            self._add("imports", process_start_ns(), now, after=host_memory(shares=False))
+            self._add("imports", self._started, now, after=host_memory(shares=False))
             self._latest = now
 
     def watch_front(self) -> None:
@@ -109,7 +110,7 @@ class StageMarks:
         """Marks that the engine's core has its scheduler, and so all that it waits for."""
         self._look_for_fork()
         self._process = process if self._process == "front" else self._process
-        began = self._latest or process_start_ns()
+        began = self._latest or self._started
         self._add("rest", began, time.monotonic_ns())
         self._write()
 
@@ -159,7 +160,7 @@ class StageMarks:
         """Goes on to what is there after a phase, and ends after the last one."""
         if method == PHASES[0][0]:
             # What came before it since the imports made this process a worker's.
-            self._rows[-1]["begin_ns"] = self._latest or process_start_ns()
+            self._rows[-1]["begin_ns"] = self._latest or self._started
             for part, stage in PHASE_PARTS:
                 self._wrap(owner.model_runner, part, stage)
         elif method == _LAST_PHASE:
@@ -232,7 +233,7 @@ class StageMarks:
             return
         value = {
             "process": self._process, "pid": self._pid, "run": settings.run,
-            "boot": boot_id(), "started_ns": process_start_ns(),
+            "boot": boot_id(), "started_ns": self._started,
             "marks": self._rows, "compiled": self._counts, "memory": _quietly(host_memory),
         }  # fmt: skip
         with suppress(Exception):

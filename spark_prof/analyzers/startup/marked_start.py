@@ -18,6 +18,7 @@ from spark_prof.traces.engine_starts import ProcessStart, StartMark, of_first_ho
 
 _PHASES = ("imports", "processes", "load", "profile", "kv-cache", "warm-up")
 _AROUND = ("configuration", "rest", "server")  # of the front end and the engine's core
+_WORDS = {"load": "the rest of loading the model"}  # besides the parts that have marks
 _LOADED, _COMPILED = "num_compiled_artifacts_loaded", "num_inductor_compiles"
 
 
@@ -43,7 +44,7 @@ def marked_start(starts: Sequence[ProcessStart]) -> Startup | None:
     seconds = _seconds(marks, first, last)
     total = (last - first) / 1e9
     stages = tuple(
-        StageRow(name, STAGES.get(name, ""), took, took / total, 0)
+        StageRow(name, _WORDS.get(name, STAGES.get(name, "")), took, took / total, 0)
         for name in (*STAGES, "")
         if (took := seconds.get(name, 0.0)) > 0
     )
