@@ -2,9 +2,9 @@
 
 One engine with random weights in a model's real shapes decodes at each context, and one recording
 has all of it: for each kind of layer the slope of attention's time per 1,000 tokens stands beside
-the time in which its bytes are read. With --counters the shortest and the longest context are recorded once
-more with the GPU's hardware counters: the bytes that attention's kernels really read grow by so many a token,
-which has to be what the bound counts, within 10 %.
+the time in which its bytes are read. With --counters the shortest and the longest context are
+recorded once more with the GPU's hardware counters: the bytes that attention's kernels really read
+grow by so many a token, which has to be what the bound counts, within 10 %.
 
 usage: python benchmarks/context_sweep.py [--model gpt-oss-20b] [--contexts 1024,8192,32768,65536]
            [--batch 1] [--steps 96] [--counters] [--bandwidth GBS] [--engine JSON] [--keep FOLDER]
