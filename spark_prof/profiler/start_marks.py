@@ -51,7 +51,7 @@ class StageMarks:
 
     def _begin_anew(self) -> None:
         self._pid, self._token = os.getpid(), secrets.token_hex(4)
-        self._started = process_start_ns()
+        self._started: int = _quietly(process_start_ns) or time.monotonic_ns()
         self._rows: list[dict[str, Any]] = []
         self._undo: list[Callable[[], None]] = []
         self._wrappers: dict[tuple[str, ...], Callable[[Any], Any]] = {}
