@@ -84,9 +84,9 @@ class MemoryAccount:
     parts: tuple[MemoryPart, ...]  # the largest names first; what has no name stands last
     total: int  # bytes
     source: str  # of `rules.start_memory.TOLD_BY`: who tells the total
-    named_share: float | None
-    capacity: int | None = None  # bytes of the GPU or the host
-    free: int | None = None
+    named_share: float | None  # of the total; None where that is 0
+    capacity: int | None = None  # bytes of the GPU or the host; None where nothing tells
+    free: int | None = None  # of the capacity
     peak: int | None = None  # the most of it so far: of torch's allocator, or of the process
     at_end: int | None = None  # the same total when the recording ended
     shared: bool = False  # whether GPU and host share the memory
