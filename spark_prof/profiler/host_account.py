@@ -19,7 +19,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass
-class _Process:
+class _ProcessUse:
     """One process from when it was first looked at."""
 
     began_ns: int
@@ -36,7 +36,7 @@ class HostAccount:
 
     def __init__(self, program: str) -> None:
         self._program = program
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[int, _ProcessUse] = {}
 
     def read(self, pids: Iterable[int]) -> None:
         """Looks at these processes; one that has ended stays as it was seen last."""
@@ -52,7 +52,7 @@ class HostAccount:
             with suppress(OSError, ValueError, subprocess.SubprocessError):
                 threads = threads_of(self._program, pid)
                 python = frozenset(t.os_thread_id for t in threads if t.os_thread_id)
-            self._processes[pid] = _Process(now, used, python, throttling_of(pid))
+            self._processes[pid] = _ProcessUse(now, used, python, throttling_of(pid))
             return
         process.read_ns = now
         process.threads = [
@@ -141,7 +141,9 @@ def throttling_of(pid: int) -> dict[str, float]:
             for line in (folder / "cpu.stat").read_text(encoding="ascii").splitlines():
                 name, _, number = line.partition(" ")
                 if name in units:
-                    kept = names.get(name, "throttled_ns")
+                    figure = names.get(name, "throttled_ns")
                     # A bound of any group above stops it.
-                    figures[kept] = max(figures.get(kept, 0.0), float(int(number) * units[name]))
+                    figures[figure] = max(
+                        figures.get(figure, 0.0), float(int(number) * units[name])
+                    )
     return figures

@@ -29,10 +29,10 @@ class PythonThread(msgspec.Struct):
 def find_py_spy() -> str:
     """The program, beside this Python or on the path; CommandError where there is none."""
     beside = str(Path(sys.executable).parent)
-    found = shutil.which("py-spy", path=os.pathsep.join((beside, os.environ.get("PATH", ""))))
-    if found is None:
+    program = shutil.which("py-spy", path=os.pathsep.join((beside, os.environ.get("PATH", ""))))
+    if program is None:
         raise CommandError(f"--host needs py-spy: {install_command('host')}")
-    return found
+    return program
 
 
 def check_allowed(program: str) -> None:
@@ -78,10 +78,10 @@ def threads_of(program: str, pid: int) -> tuple[PythonThread, ...]:
     argv = (program, "dump", "--nonblocking", "--json", "--pid", str(pid))
     run = subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=False)
     if run.returncode:
-        said = run.stderr.decode(errors="replace").strip()
-        if "ermission denied" in said.lower() or "operation not permitted" in said.lower():
-            raise PermissionError(first_line(said))
-        raise ValueError(first_line(said))
+        message = run.stderr.decode(errors="replace").strip()
+        if "ermission denied" in message.lower() or "operation not permitted" in message.lower():
+            raise PermissionError(first_line(message))
+        raise ValueError(first_line(message))
     return tuple(msgspec.json.decode(run.stdout, type=list[PythonThread]))
 
 

@@ -60,7 +60,7 @@ class StackSampler:
     def __init__(self, pieces: Path, program: str) -> None:
         self._pieces, self._program = pieces, program
         self._account = HostAccount(program)
-        self._asked, self._given_up = threading.Event(), threading.Event()
+        self._stopping, self._given_up = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="spark-prof stacks", daemon=True)
         self._rows = 0
         self._slices = 0
@@ -71,11 +71,11 @@ class StackSampler:
 
     def ask_to_end(self) -> None:
         """Ends sampling, without waiting for it."""
-        self._asked.set()
+        self._stopping.set()
 
     def finish(self, seconds: float) -> None:
         """Ends sampling and waits so long for what was seen; then goes on without it."""
-        self._asked.set()
+        self._stopping.set()
         if self._thread.ident is None:
             return
         self._thread.join(seconds)
@@ -85,11 +85,11 @@ class StackSampler:
 
     def _run(self) -> None:
         try:
-            while not self._asked.is_set():
+            while not self._stopping.is_set():
                 if self._states():
                     self._slice()
                 else:
-                    self._asked.wait(_POLL_SECONDS)
+                    self._stopping.wait(_POLL_SECONDS)
                 if self._rows >= MOST_ROWS:
                     self._log(f"stacks: {MOST_ROWS:,} rows are enough; later ones are not sampled")
                     return
@@ -111,17 +111,17 @@ class StackSampler:
 
     def _slice(self) -> None:
         """One run of py-spy; what it saw is kept where steps were recorded meanwhile."""
-        out, said = self._pieces / f"{HOST}.py-spy.json", self._pieces / f"{HOST}.py-spy.txt"
+        out, output = self._pieces / f"{HOST}.py-spy.json", self._pieces / f"{HOST}.py-spy.txt"
         count = len(psutil.Process().children(recursive=True)) + 1
         seconds = max(_SLICE_SECONDS // count, _LEAST_SECONDS)
         began = self._states()
         if all(state == RecordingState.CLOSED.name for state in began):
-            self._asked.wait(_POLL_SECONDS)
+            self._stopping.wait(_POLL_SECONDS)
             return
         ticker = Ticker()
         began_ns = time.time_ns()
         argv = sampling_command(self._program, os.getpid(), RATE, seconds, out)
-        with open(said, "wb") as file:
+        with open(output, "wb") as file:
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                      process_group=0)  # fmt: skip
         try:
@@ -134,29 +134,32 @@ class StackSampler:
         finally:
             end(child)
             log = ticker.stop()
-        ran = {*began, *self._states()} - {RecordingState.WAITING.name, RecordingState.WARMING.name}
+        states = {*began, *self._states()} - {
+            RecordingState.WAITING.name,
+            RecordingState.WARMING.name,
+        }
         try:
-            if code == -signal.SIGINT and self._asked.is_set():
+            if code == -signal.SIGINT and self._stopping.is_set():
                 return  # it had not begun to look
             if code:
-                why = first_line(said.read_text(encoding="utf-8", errors="replace"))
+                why = first_line(output.read_text(encoding="utf-8", errors="replace"))
                 raise CommandError(f"py-spy ended with exit code {code}: {why}")
-            if ran and out.exists():
+            if states and out.exists():
                 self._write(read_py_spy(out, os.getpid(), *log, began_ns), pids, parents)
         finally:
-            for path in (out, said):
+            for path in (out, output):
                 with suppress(OSError):
                     path.unlink()
 
     def _wait(self, child: subprocess.Popen[bytes], seconds: float) -> int:
         """Waits for py-spy's end, and asks for it where the recording ends; its exit code."""
         until = time.monotonic() + seconds + _END_SECONDS
-        asked = False
+        interrupted = False
         while child.poll() is None:
             if self._given_up.is_set() or time.monotonic() > until:
                 raise CommandError("py-spy did not end in time: what it saw last is missing")
-            if self._asked.is_set() and not asked:
-                asked = True
+            if self._stopping.is_set() and not interrupted:
+                interrupted = True
                 child.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_POLL_SECONDS)

@@ -1,8 +1,8 @@
 """A thread of the recorder that py-spy samples with the rest, and whose function tells the time.
 
 py-spy's file counts from a start that nobody knows, and leaves out each sample that shows the same
-stack as the one before. A thread that is in another function every millisecond, and that keeps when
-it entered each, puts an interval of the recorder's own clock beside every sample.
+stack as the one before. A thread that is in another function every half millisecond, and that keeps
+when it entered each, puts an interval of the recorder's own clock beside every sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from spark_prof.arrays import Int64s
 from spark_prof.traces.readers.py_spy import TICK_FUNCTION, TICKS
 
-_TICK_SECONDS = 0.001
+_TICK_SECONDS = 0.0005
 
 
 class TickLog(NamedTuple):

@@ -211,6 +211,10 @@ HOST_SHARE = Threshold(
 HOST_GAP = Threshold(
     "host-gap", ("host-code",), 0.05, "of a mean profiled step",
 )  # fmt: skip
+HOST_SURE = Threshold(
+    "host-sure", ("host-code",), 0.2, "of the samples in gaps, whatever the error of their times",
+    "with fewer the gaps are shorter than the times of the samples are exact",
+)  # fmt: skip
 SPINNING_SHARE = Threshold(
     "spinning-share", (), 0.9, "of a processor, by a thread without Python",
     "a thread that waits for work in a loop uses a whole one, less what others take from it",

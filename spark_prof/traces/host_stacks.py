@@ -21,12 +21,12 @@ FRONTEND = "frontend"
 _BOOTSTRAP = "_bootstrap"  # the root's function of every thread but the first
 
 
-class _Texts(msgspec.Struct):
+class _StackTexts(msgspec.Struct):
     stacks: list[str]
     error_ns: int
 
 
-class _Thread(msgspec.Struct):
+class _ThreadUse(msgspec.Struct):
     pid: int
     thread: int
     name: str
@@ -35,15 +35,15 @@ class _Thread(msgspec.Struct):
     wall_ns: int
 
 
-class _Figure(msgspec.Struct):
+class _HostFigure(msgspec.Struct):
     pid: int
     name: str
     value: float
 
 
-class _Account(msgspec.Struct):
-    threads: list[_Thread] = []
-    figures: list[_Figure] = []
+class _HostAccountFile(msgspec.Struct):
+    threads: list[_ThreadUse] = []
+    figures: list[_HostFigure] = []
     frontends: list[int] = []
 
 
@@ -68,10 +68,10 @@ def host_tables(pieces: Path, facts: Mapping[str, Mapping[str, Any]]) -> HostTab
               if name.startswith("rank") and (pid := fact.get("pid")) in names}  # fmt: skip
     lost: list[str] = []
     unreadable: list[Path] = []
-    account = _Account()
+    account = _HostAccountFile()
     if content := json_object(pieces / ACCOUNT_FILE):
         try:
-            account = msgspec.convert(content, _Account)
+            account = msgspec.convert(content, _HostAccountFile)
         except msgspec.ValidationError:
             lost.append(f"{ACCOUNT_FILE} is damaged")
             unreadable.append(pieces / ACCOUNT_FILE)
@@ -92,7 +92,7 @@ def host_tables(pieces: Path, facts: Mapping[str, Mapping[str, Any]]) -> HostTab
 def _stacks(pieces: Path, number: int, names: Mapping[int, str]) -> pd.DataFrame:
     rows = load_array(pieces / array_name(HOST, "stacks", number), STACK_DTYPE)
     try:
-        texts = msgspec.convert(json_object(pieces / stacks_name(number)), _Texts)
+        texts = msgspec.convert(json_object(pieces / stacks_name(number)), _StackTexts)
     except msgspec.ValidationError as error:
         raise CommandError("their texts are damaged") from error
     if len(rows) and not 0 <= rows["stack"].min() <= rows["stack"].max() < len(texts.stacks):
@@ -115,7 +115,9 @@ def _began_program(stack: str) -> bool:
     return not stack.partition("\n")[0].endswith(_BOOTSTRAP)
 
 
-def _of_account(account: _Account, names: Mapping[int, str]) -> Iterator[tuple[str, pd.DataFrame]]:
+def _of_account(
+    account: _HostAccountFile, names: Mapping[int, str]
+) -> Iterator[tuple[str, pd.DataFrame]]:
     for table, rows in (("threads", account.threads), ("host_figures", account.figures)):
         named = [msgspec.structs.asdict(row) for row in rows if row.pid in names]
         frame = pd.DataFrame([row | {"process": names[row["pid"]]} for row in named])

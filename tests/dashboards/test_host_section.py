@@ -31,7 +31,6 @@ def test_every_format_names_the_slow_function_with_its_share(bundle: Path) -> No
                       "throttled in 25.0 %", "OMP_NUM_THREADS is 4", "pt_main_thread",
                       "2.50 processors"):  # fmt: skip
             assert words in drawn, (kind, words)
-        assert "taking in and handing out tokens" in drawn
     told = json.loads(render_report(report, Layout("json"), whole=True))["host"]
     assert told["stages"][0]["share"] == 0.75
     assert told["limits"]["quota"] == 2.5

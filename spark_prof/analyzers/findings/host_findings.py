@@ -14,6 +14,7 @@ from spark_prof.rules.host_stages import ADVICE, STAGES, WAITS
 _MUCH = thresholds.HOST_SHARE.value
 _GAP = thresholds.HOST_GAP.value
 _FEWEST = thresholds.HOST_SAMPLES.value
+_SURE = thresholds.HOST_SURE.value
 _NO_CODE = WAITS | {"other", "gpu", "requests", "profiler"}
 _NEARLY_ALL = 0.9  # of its stage: the function's name says more than the stage's
 
@@ -23,7 +24,9 @@ _NEARLY_ALL = 0.9  # of its stage: the function's name says more than the stage'
       "outside, and that time is 5 % of a step", ("host", "launch_gaps"))  # fmt: skip
 def _code(report: Report) -> Iterator[Observation]:
     host = report.host
-    if host is None or host.gap_samples < _FEWEST or not _is_long(report, host):
+    if host is None or host.gap_samples < _FEWEST or host.sure < _SURE:
+        return
+    if not _is_long(report, host):
         return
     stage = next((row for row in host.stages if row.stage not in _NO_CODE), None)
     if stage is None or stage.low < _MUCH:
@@ -54,5 +57,5 @@ def _named(host: HostCode, stage: HostStage) -> str:
             if row.stage == stage.stage and row.samples >= _NEARLY_ALL * stage.samples]  # fmt: skip
     if not rows:
         return ""
-    inner: HostFunction = min(rows, key=lambda row: (row.samples, -row.own))
+    inner: HostFunction = min(rows, key=lambda row: (row.samples, -row.innermost))
     return f", in {inner.function} ({inner.file})"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -14,15 +15,17 @@ from spark_prof.analyzers.host.host_rows import FlameFrame, HostCode, HostFuncti
 from spark_prof.analyzers.step_accounting import covered_in
 from spark_prof.arrays import Flags, Int64s
 from spark_prof.rules import thresholds
-from spark_prof.rules.host_stages import STAGES, WAITS, stage_of, stage_of_frame
+from spark_prof.rules.host_stages import STAGES, WAITS, stage_of
 from spark_prof.traces.readers.py_spy import frames_of
 
 FEWEST = thresholds.HOST_SAMPLES.value
 _MOST_FUNCTIONS = 40
 _MOST_FRAMES = 400
+_OWN_SHARE = 0.02  # of the samples in gaps that a function does not pass on to one callee
 _LEAST_FRAME = 0.004  # of the samples in gaps: narrower ones cannot be seen in a figure
 _WITHIN_PERIODS = 8  # so many usual intervals without a look: py-spy was not looking
-Stack = Sequence[tuple[str, str]]
+Frame = tuple[str, str]
+Stack = Sequence[Frame]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +71,13 @@ class Gaps:
     def around(self, times: Int64s) -> tuple[Int64s, Int64s, Flags]:
         """The idle time around each moment as begin and end, and whether it is one of a step."""
         window = np.searchsorted(self.begin, times, side="right") - 1
-        known = window >= 0
-        inside = known & (times < self.finish[np.maximum(window, 0)])
-        ran = np.searchsorted(self.start, times, side="right") - 1
+        placed = window >= 0
+        inside = placed & (times < self.finish[np.maximum(window, 0)])
+        place = np.searchsorted(self.start, times, side="right") - 1
         far = np.iinfo(np.int64)
-        ends = np.append(self.end, far.min)[ran]  # of the last that began before, none for -1
-        ends = np.where(ran >= 0, ends, far.min)
-        follows = np.append(self.start, far.max)[ran + 1]
+        ends = np.append(self.end, far.min)[place]  # of the last that began before, none for -1
+        ends = np.where(place >= 0, ends, far.min)
+        follows = np.append(self.start, far.max)[place + 1]
         return ends, follows, np.asarray(inside & (times >= ends))
 
 
@@ -195,33 +198,33 @@ def _functions(
     stages: Mapping[str, str],
     gap_us: float,
 ) -> tuple[HostFunction, ...]:
-    own: Counter[tuple[str, str]] = Counter()
-    inclusive: Counter[tuple[str, str]] = Counter()
-    by_stage: dict[tuple[str, str], Counter[str]] = {}
+    innermost: Counter[Frame] = Counter()
+    inclusive: Counter[Frame] = Counter()
+    callees: dict[Frame, Counter[Frame]] = {}
+    by_stage: dict[Frame, Counter[str]] = {}
     for text, count in counts.items():
-        for frame in dict.fromkeys(frames[text]):
+        stack = frames[text]
+        for frame in dict.fromkeys(stack):
             inclusive[frame] += count
             by_stage.setdefault(frame, Counter())[stages[text]] += count
-        own[frames[text][-1]] += count
+        for caller, callee in dict.fromkeys(pairwise(stack)):
+            callees.setdefault(caller, Counter())[callee] += count
+        innermost[stack[-1]] += count
     total = sum(counts.values())
+
+    def passed_on(frame: Frame) -> int:
+        """The samples of the callee with most of them: a function that only calls says nothing."""
+        return max(callees.get(frame, Counter()).values(), default=0)
+
     rows = [
         HostFunction(
-            frame[1], frame[0], stage_of_frame(*frame) or by_stage[frame].most_common(1)[0][0],
-            own[frame], count, count / total, *interval_of(count, total), gap_us * count / total,
+            frame[1], frame[0], by_stage[frame].most_common(1)[0][0], innermost[frame], count,
+            count / total, *interval_of(count, total), gap_us * count / total,
         )
         for frame, count in inclusive.most_common()
-        if count >= max(_LEAST_FRAME * total, 1)
+        if count - passed_on(frame) > _OWN_SHARE * total
     ]  # fmt: skip
-    return tuple(_told(rows, total))
-
-
-def _told(rows: Iterable[HostFunction], total: int) -> list[HostFunction]:
-    """Those with time of their own or a stage of their own, not what all run beneath."""
-    chosen = [
-        row for row in rows
-        if row.own > 0.02 * total or (stage_of_frame(row.file, row.function) and row.share < 0.98)
-    ]  # fmt: skip
-    return chosen[:_MOST_FUNCTIONS]
+    return tuple(rows[:_MOST_FUNCTIONS])
 
 
 def flame_of(counts: Mapping[str, int], frames: Mapping[str, Stack]) -> tuple[FlameFrame, ...]:

@@ -25,7 +25,7 @@ class HostFunction:
     function: str
     file: str  # from its package on
     stage: str
-    own: int  # samples in gaps in which it was the innermost
+    innermost: int  # samples in gaps in which it called no Python
     samples: int  # in gaps, in which it was on the stack at all
     share: float  # of the samples in gaps, of `samples`
     low: float  # ends of the 95 % interval of that share
@@ -80,7 +80,7 @@ class HostCode:
     error_us: float  # 19 of 20 times are off by this at most
     enough: bool  # whether there are enough samples in gaps for shares
     stages: tuple[HostStage, ...] = ()  # the most in gaps first
-    functions: tuple[HostFunction, ...] = ()  # the same; a function beneath its callers
+    functions: tuple[HostFunction, ...] = ()  # the same, without those that only call another
     flame: tuple[FlameFrame, ...] = ()  # a parent before its children
     limits: HostLimits = HostLimits()
     busy: tuple[BusyThread, ...] = ()

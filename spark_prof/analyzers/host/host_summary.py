@@ -69,9 +69,10 @@ def _busy(bundle: Bundle, processes: set[str]) -> tuple[BusyThread, ...]:
     rows = host_table(bundle, "threads")
     rows = rows[rows["process"].astype(str).isin(processes) & ~rows["python"].astype(bool)]
     rows = rows[rows["wall_ns"] > 0]
+    columns = (rows[name].tolist() for name in ("process", "name", "thread", "cpu_ns", "wall_ns"))
     threads = [
-        BusyThread(str(row.process), str(row.name), int(row.thread), row.cpu_ns / row.wall_ns)
-        for row in rows.itertuples(index=False)
+        BusyThread(str(process), str(name), thread, used / whole)
+        for process, name, thread, used, whole in zip(*columns, strict=True)
     ]
     spinning = [thread for thread in threads if thread.share >= _SPINS]
     return tuple(sorted(spinning, key=lambda thread: -thread.share)[:_MOST_THREADS])

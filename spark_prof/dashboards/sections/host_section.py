@@ -15,7 +15,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, label, new_figure
 from spark_prof.dashboards.section import Section, listed, table
-from spark_prof.dashboards.units import between, counted, figure, microseconds, share
+from spark_prof.dashboards.units import counted, figure, microseconds, share
 from spark_prof.rules.host_stages import STAGES, stage_of_frame
 
 _STAGE_COLORS = {
@@ -117,14 +117,17 @@ def _functions(host: HostCode) -> Section:
         cells.Formatted("95 %", _interval),
         cells.Time("A step", "step_us"),
         cells.Count("Samples", "samples"),
-        cells.SomeCount("Its own", "own"),
+        cells.SomeCount("Its own", "innermost"),
     )
-    intro = ("With what it calls; its own are the samples in which it called no Python.",)
+    intro = (
+        "With what it calls, without functions that only call one other; its own are the samples "
+        "in which it called no Python.",
+    )
     return table("host-functions", "Functions in these gaps", host.functions, columns, intro)
 
 
 def _interval(row: HostStage | HostFunction) -> str:
-    return str(between(share(row.low), share(row.high)))
+    return f"{share(row.low)} to {share(row.high)}"
 
 
 def flame_graph(report: Report) -> Plot:
@@ -146,7 +149,7 @@ def flame_graph(report: Report) -> Plot:
             for frame in frames
         ],
         branchvalues="total",
-        tiling={"orientation": "v", "flip": False, "pad": 1},
+        tiling={"orientation": "v", "pad": 1},
         root={"color": "rgba(0,0,0,0)"},
         marker={"colors": _colors(frames, parents)},
         hovertemplate="%{label}<br>%{customdata[0]}<br>%{customdata[2]} of the samples in gaps "

@@ -29,22 +29,22 @@ LARGEST_FILE = 1 << 30
 _TICK = re.compile(r"spark_prof_tick_(\d{3})")
 _SAME_SAMPLE_US = 1000  # stacks of one sample are written within this, mostly within 0.1 ms
 _PACKAGES = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3[.\d]*t?)/(?=.)")
-_OWN = re.compile(r".*/(?=(?:vllm|spark_prof)/)")
+_VLLM = re.compile(r".*/(?=(?:vllm|spark_prof)/)")
 _LONGEST_NAME, _DEEPEST = 120, 200
 
 
-class _Arguments(msgspec.Struct):
+class _FramePlace(msgspec.Struct):
     filename: str = ""
     name: str | None = None
 
 
-class _Event(msgspec.Struct):
+class _StackEvent(msgspec.Struct):
     name: str
     ph: str
     pid: int
     tid: int
     ts: int
-    args: _Arguments
+    args: _FramePlace
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ def read_py_spy(
     )
 
 
-def _events(path: Path) -> list[_Event]:
+def _events(path: Path) -> list[_StackEvent]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise CommandError(f"{path.name} is larger than {LARGEST_FILE >> 20} MiB")
-        return msgspec.json.decode(path.read_bytes(), type=list[_Event])
+        return msgspec.json.decode(path.read_bytes(), type=list[_StackEvent])
     except (OSError, msgspec.DecodeError, UnicodeError) as error:
         raise CommandError(f"{path.name} is no trace of py-spy ({error})") from error
 
 
 @dataclass(frozen=True)
-class _Change:
+class _StackChange:
     """The whole stack of a thread, from a time on."""
 
     ts: int
@@ -108,23 +108,23 @@ class _Change:
     stack: tuple[str, ...]
 
 
-def _changes(events: list[_Event]) -> Iterator[_Change]:
+def _changes(events: list[_StackEvent]) -> Iterator[_StackChange]:
     """Replays what began and ended; an empty stack where a thread's rows end."""
     stacks: dict[int, list[str]] = {}
     threads: dict[int, int] = {}
     names: dict[tuple[str, str], str] = {}
     at: tuple[int, int, int] | None = None
 
-    def change(ts: int, pid: int, tid: int) -> _Change:
+    def change(ts: int, pid: int, tid: int) -> _StackChange:
         frames = stacks.get(tid, ())
         # The processes that py-spy puts above the root's frame have no file.
-        return _Change(ts, pid, threads.get(tid, tid), tuple(f for f in frames if f))
+        return _StackChange(ts, pid, threads.get(tid, tid), tuple(f for f in frames if f))
 
     for event in events:
         if event.ph == "M":  # a py-spy that numbers threads anew says which they are
-            told = (event.args.name or "").partition(":")[0]
-            if told.isdecimal():
-                threads[event.tid] = int(told)
+            number_of_thread = (event.args.name or "").partition(":")[0]
+            if number_of_thread.isdecimal():
+                threads[event.tid] = int(number_of_thread)
             continue
         where = event.ts, event.pid, event.tid
         if at is not None and where != at:
@@ -144,7 +144,7 @@ def _frame(file: str, function: str) -> str:
     """How a frame is kept: what is no part of a package by its file's name alone."""
     if not file and function.startswith("process "):
         return ""
-    short = _PACKAGES.sub("", file) if _PACKAGES.match(file) else _OWN.sub("", file)
+    short = _PACKAGES.sub("", file) if _PACKAGES.match(file) else _VLLM.sub("", file)
     if short.startswith("/") or short == file:
         short = short.rpartition("/")[2]
     parts = (part.replace("\n", " ").replace(":", ".") for part in (short, function))
@@ -167,33 +167,33 @@ def _times(
         fits = fits if fits.any() else np.ones(len(place), bool)
         middle = (begins[place] + ends[place]) // 2
         offset = int(np.median((middle - 1000 * seen_us)[fits]))
-    told = offset + 1000 * seen_us
-    time_ns = np.clip(told, begins[place], ends[place])
-    spread = float(np.quantile(np.abs(told - middle)[fits], 0.95))
+    estimate = offset + 1000 * seen_us
+    time_ns = np.clip(estimate, begins[place], ends[place])
+    spread = float(np.quantile(np.abs(estimate - middle)[fits], 0.95))
     return time_ns, int(max(spread, usual / 2))
 
 
 def _filled(
-    changes: list[_Change], rounds_us: Int64s, time_ns: Int64s, error_ns: int
+    changes: list[_StackChange], rounds_us: Int64s, time_ns: Int64s, error_ns: int
 ) -> StackSamples:
     """A row for every thread of every round, from its first change to its end."""
-    seen = rounds_us.tolist()
+    looks = rounds_us.tolist()
     stacks: dict[tuple[str, ...], int] = {}
     of_thread: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for change in changes:
-        right = bisect_left(seen, change.ts)
-        near = min((right - 1, right), key=lambda n: _far(seen, n, change.ts))
-        if _far(seen, near, change.ts) > _SAME_SAMPLE_US:
+        right = bisect_left(looks, change.ts)
+        near = min((right - 1, right), key=lambda n: _far(looks, n, change.ts))
+        if _far(looks, near, change.ts) > _SAME_SAMPLE_US:
             near = right  # of a sample that shows no new tick: what it shows holds from then on
         stack = stacks.setdefault(change.stack[:_DEEPEST], len(stacks)) if change.stack else -1
         of_thread.setdefault((change.pid, change.thread), []).append((near, stack))
     columns: list[tuple[Int64s, Int64s, int, int]] = []
     for (pid, thread), rows in of_thread.items():
         first, stack_of = (np.array(values, np.int64) for values in zip(*rows, strict=True))
-        rounds = np.arange(len(seen))
+        rounds = np.arange(len(looks))
         latest = np.searchsorted(np.maximum.accumulate(first), rounds, side="right") - 1
-        shown = np.where(latest >= 0, stack_of[latest], -1)
-        columns.append((time_ns[shown >= 0], shown[shown >= 0], pid, thread))
+        stack_rows = np.where(latest >= 0, stack_of[latest], -1)
+        columns.append((time_ns[stack_rows >= 0], stack_rows[stack_rows >= 0], pid, thread))
     none = np.zeros(0, np.int64)
 
     def joined(number: int) -> Int64s:
@@ -205,11 +205,11 @@ def _filled(
         return np.concatenate([none, *parts])
 
     texts = tuple("\n".join(stack) for stack in stacks)
-    return StackSamples(joined(0), joined(2), joined(3), joined(1), texts, error_ns, len(seen))
+    return StackSamples(joined(0), joined(2), joined(3), joined(1), texts, error_ns, len(looks))
 
 
-def _far(seen: list[int], place: int, ts: int) -> float:
-    return abs(seen[place] - ts) if 0 <= place < len(seen) else float("inf")
+def _far(looks: list[int], place: int, ts: int) -> float:
+    return abs(looks[place] - ts) if 0 <= place < len(looks) else float("inf")
 
 
 def frames_of(stack: str) -> list[tuple[str, str]]:

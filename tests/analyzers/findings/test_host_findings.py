@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_prof.analyzers.host.host_gaps import interval_of
 from spark_prof.analyzers.host.host_rows import HostCode, HostStage
 from spark_prof.analyzers.summary import summary_of
-from spark_prof.rules.thresholds import HOST_GAP, HOST_SAMPLES, HOST_SHARE
+from spark_prof.rules.thresholds import HOST_GAP, HOST_SAMPLES, HOST_SHARE, HOST_SURE
 from tests import host_stacks
 from tests.analyzers.findings.reports import HEALTHY, STEP_US, books, found
 
@@ -31,7 +31,7 @@ def code(share: float, whole: int = 1000, gap: float = 0.2, name: str = "schedul
 
 
 def finds(host: HostCode) -> bool:
-    return WANTED in {f.id for f in found(replace(HEALTHY, books=books(0.0), host=host))}
+    return bool(found(replace(HEALTHY, books=books(0.0), host=host), WANTED))
 
 
 def test_each_bound_has_two_sides() -> None:
@@ -42,6 +42,8 @@ def test_each_bound_has_two_sides() -> None:
     assert finds(code(0.75, gap=1.01 * HOST_GAP.value))
     assert not finds(code(1.0, whole=HOST_SAMPLES.value - 1))
     assert finds(code(1.0, whole=HOST_SAMPLES.value))
+    assert finds(replace(code(0.75), sure=HOST_SURE.value))
+    assert not finds(replace(code(0.75), sure=0.99 * HOST_SURE.value))
 
 
 def test_waiting_and_unknown_code_are_no_stage_to_change() -> None:

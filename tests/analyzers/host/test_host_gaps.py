@@ -37,7 +37,12 @@ def test_a_slow_function_of_the_scheduler_is_named_with_its_share(
     assert stages["launch"].everywhere == 0.6
     assert 0.69 < stages["schedule"].low < 0.75 < stages["schedule"].high < 0.81
     slow = next(row for row in code.functions if row.function == "slow_policy")
-    assert (slow.share, slow.own, slow.stage, slow.file) == (0.75, 180, "schedule", "policy.py")
+    assert (slow.share, slow.innermost, slow.stage, slow.file) == (
+        0.75,
+        180,
+        "schedule",
+        "policy.py",
+    )
     assert code.unknown == 0.0
     assert code.covered > 0.98
     assert code.error_us == 100.0
