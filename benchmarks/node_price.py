@@ -30,7 +30,8 @@ from statistics import median, quantiles
 import torch
 
 from spark_prof.kernels.bench.ceilings import Device, bandwidths, launches, room_of
-from spark_prof.kernels.bench.node_price import longer_by, node_prices
+from spark_prof.kernels.bench.graph_nodes import graph_nodes, kept_graph
+from spark_prof.kernels.bench.node_price import EMPTY, longer_by, node_prices
 from spark_prof.kernels.normed_linear import norm_code
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch, prepare
@@ -95,6 +96,16 @@ def small_chains(device: torch.device) -> Iterator[tuple[str, Callable[[], objec
         False,
         3 * x.nbytes,
     )
+
+
+def asked(dependent: bool) -> object:
+    """What `kernels bench` counts in a graph of ten: nine of them are behind an edge."""
+    result = torch.zeros(1, dtype=torch.int32, device="cuda")
+    graph = kept_graph()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            launch(EMPTY, (1, 1, 1), 32, (result,), dependent)
+    return graph_nodes(graph)
 
 
 def _start(dependent: bool) -> str:
@@ -167,6 +178,8 @@ def main() -> None:
         lowest = min(prices.values())
         for dependent, us in prices.items():
             print(f"price of a node, {_start(dependent)}: {us:.3f} us, {300 * us:.1f} for 300")
+        for dependent in (False, True):
+            print(f"what the driver tells of 10 nodes, {_start(dependent)}: {asked(dependent)}")
         for what, node, dependent, size in small_chains(device):
             seconds, _ = longer_by(node, _SMALL, _REPEATS)
             one = figure(what, seconds, _SMALL[1] - _SMALL[0], size)
