@@ -47,6 +47,7 @@ class Part:
     us: float
     component: str = ""  # of a part of kind component, else empty
     calls: float = 0.0  # kernels in a step, 0 where nothing counts them
+    node_us: float = 0.0  # what of its kernels' time is in the part of the nodes
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,14 @@ def _of_token(parts: tuple[Part, ...], token: TokenTime) -> tuple[Part, ...]:
         Part("unprofiled", token.unprofiled_us),
     )
     return (
-        *(replace(p, us=steps * p.us + (left if p.kind == "rest" else 0.0)) for p in parts),
+        *(
+            replace(
+                part,
+                us=steps * part.us + (left if part.kind == "rest" else 0.0),
+                node_us=steps * part.node_us,
+            )
+            for part in parts
+        ),
         *(part for part in beyond if abs(part.us) > _ROUNDING * token.token_us),
     )
 
@@ -280,11 +288,19 @@ def _above_floor(kernels: Iterable[_WaterfallKernel], whole_us: float) -> tuple[
         key = kernel.kind, kernel.component if kernel.kind == "component" else ""
         part = parts.get(key, Part(kernel.kind, 0.0, key[1]))
         beyond = max(kernel.us - (kernel.floor_us or 0.0), 0.0) - kernel.inside_us
-        parts[key] = replace(part, us=part.us + beyond, calls=part.calls + kernel.calls)
+        parts[key] = replace(
+            part,
+            us=part.us + beyond,
+            calls=part.calls + kernel.calls,
+            node_us=part.node_us + kernel.inside_us,
+        )
     little = [p for p in parts.values() if p.component and abs(p.us) < _SMALLEST * whole_us]
     bars = list(parts.values())
     if len(little) > 1:
-        together = Part("components", sum(p.us for p in little), "", sum(p.calls for p in little))
+        us, calls, node_us = (
+            sum(getattr(part, name) for part in little) for name in ("us", "calls", "node_us")
+        )
+        together = Part("components", us, "", calls, node_us)
         bars = [*(p for p in bars if p not in little), together]
     return tuple(sorted(bars, key=_place))
 
