@@ -177,7 +177,9 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         "work": [(TunedShape, {"label": str, "recorded": Recorded | None})],
             "not_raced": _NOT_RACED}),
     "kernels-bench": ("kernels bench and kernels tune --format json", (results.BenchReport, {
-        "cells": [(results.BenchCell, {"floor_us": float, "share_of_read": float, "gain": float})],
+        "cells": [(results.BenchCell, {
+            "floor_us": float, "bytes_us": float, "nodes_of_distance": float | None,
+            "share_of_read": float, "gain": float})],
         "not_raced": Optional([_NOT_RACED])})),
     "written": ("record, import, merge, salvage, export --json, report --share and kernels replay "
                 "with --format json", WriteRecord),
