@@ -117,7 +117,7 @@ def kernels(report: Report) -> Section:
         cells.Text("Role", lambda row: shorten(row.role, _LONGEST_ROLE) or f"({row.component})"),
         cells.Time("A step", "step_us"),
         cells.Time("Lower bound", "bound_us"),
-        cells.Time("Nodes", lambda row: row.node_us or None, optional=True),
+        cells.Time("Nodes", lambda row: row.inside_us or None, optional=True),
         cells.Share("Of bound", "of_bound"),
         cells.Text("Evidence", "owner_basis"),
         cells.Name("Kernel", lambda row: short_name(row.name)),
@@ -144,7 +144,7 @@ def kernels(report: Report) -> Section:
         f"The typical decode step has {microseconds(phase.kernels_us)} of kernels, to which the "
         f"rows add up. Kernels whose need is not proven take {microseconds(unknown)} of it. "
         "Lower bound: what all calls of a row need at least; of bound: its share of their "
-        "time" + (", nodes included." if any(row.node_us for row in rows) else "."),
+        "time" + (", nodes included." if any(row.inside_us for row in rows) else "."),
         "Evidence of the role: weight, kv and range prove it (what the kernel reads, or the "
         f"module that was open), {by_stream}flow derives it, order and name are guesses. In "
         "brackets: the component alone, where no role is known.",
@@ -155,7 +155,7 @@ def kernels(report: Report) -> Section:
     bounds = [bound for row in left if (bound := row.bound_us) is not None]
     more = counted(len(left), "more row") if left else MISSING
     named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
-    nodes = microseconds(sum(row.node_us or 0.0 for row in left) or None)
+    nodes = microseconds(sum(row.inside_us for row in left) or None)
     last = (*named, nodes, MISSING, MISSING, more, *[MISSING] * (len(columns) - 7))
     return table("roofline", title, largest, columns, intro, (last,))
 
