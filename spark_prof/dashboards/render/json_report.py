@@ -51,7 +51,7 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     LayerKindCost: ("of_bound",),
     PromptAttention: ("of_peak",),
     PromptProduct: ("rate", "of_peak"),
-    RooflinePhase: ("of_floor",),
+    RooflinePhase: ("of_floor", "bound_us", "of_bound", "nodes_of_distance"),
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
     Speculation: ("proposed_each", "accepted_each"),
