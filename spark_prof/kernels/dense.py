@@ -214,6 +214,7 @@ def launch_dense(
     config: LinearConfig,
     prologue: Prologue = Prologue(),
     dependent: bool = False,
+    gated: bool = False,  # rows of gate and up by turns, whose SiLU product is written
 ) -> None:
     """Launches `dense.cu` on operands that were checked."""
     tokens = len(x)
@@ -224,7 +225,9 @@ def launch_dense(
     normed = prologue.residual, prologue.weight, prologue.stream, prologue.epsilon
     stride = x.stride(0) if tokens > 1 else 0
     launch(
-        dense_code(weight.format, weight.columns, tokens, config, prologue.weight is not None),
+        dense_code(
+            weight.format, weight.columns, tokens, config, prologue.weight is not None, gated
+        ),
         (grid, 1, 1),
         config.warps * 32,
         (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed),
@@ -255,9 +258,12 @@ def dense_code(
     tokens: int,
     config: LinearConfig,
     norm: bool = False,  # of x, as in `normed_linear.py`
+    gated: bool = False,  # as of `launch_dense`
 ) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
     constants = {field: value for field, value in vars(config).items() if field != "blocks"}
+    if gated:
+        constants["gated"] = 1
     if norm or config.x_ahead == 2:
         constants["x_ahead"] = 0
         if room := room_for_rows(columns, tokens, config):

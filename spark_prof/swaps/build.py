@@ -139,6 +139,7 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
         _check_memory()
         with torch.no_grad():
             if point.kind in PARTS:
+                _check_measured(point, swap)
                 layer: Layer = read_part(point.name, point.module, point.kind)
             else:
                 layer = read_layer(point.name, point.module, point.slot)
@@ -153,6 +154,15 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
         elif guarded.replacement.line:
             logger.info("%s: %s", guarded.label, guarded.replacement.line)
     return guarded
+
+
+def _check_measured(point: SwapPoint, swap: Swap) -> None:
+    """Refuses the parts of layers without experts, of which no engine's time was measured."""
+    modules = LayerModules.of(point.module)
+    if swap.kernel == "spark_prof" and modules is not None and modules.gate is None:
+        raise SparkProfError(
+            "a layer without experts was not measured to be faster; layer=spark_prof! runs it"
+        )
 
 
 def _check_memory() -> None:

@@ -31,8 +31,8 @@ def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
     modules = LayerModules.of(point.module)
     if point.kind == "attention" or modules is None:
         return ()
-    experts = point.kind == "normed experts"
-    weight = (modules.second_norm if experts else modules.first_norm).weight
+    first = point.kind == "normed matrix"
+    weight = (modules.first_norm if first else modules.second_norm).weight
     width = int(weight.shape[0])
     tokens = partial(made_tokens, width, weight.dtype, weight.device)
 
@@ -45,7 +45,9 @@ def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
             x, residual
         )
 
-    if experts:
+    if point.kind == "normed mlp":
+        return (TrialWork((width, "mlp"), both, (), stock_result),)
+    if not first:
         clear = partial(_clear, modules, both)
         return (TrialWork((width, "experts"), clear, (), stock_result, (LARGE, SAME_TOKEN)),)
     bias = getattr(modules.attention.qkv_proj, "bias", None)
