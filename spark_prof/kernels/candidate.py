@@ -167,10 +167,10 @@ class Replacement:
     - normed experts: ``run(x [M, H], residual [M, H] or None) -> (y [M, H], x + residual)``
     - normed mlp: as of normed experts
     - attention: ``run(qkv [M, (H + 2 G) D], positions int64 [M], keys, values, blocks int32
-      [M, B], lengths int32 [M], slots int64 [M]) -> [M, H D]``. It writes the new tokens' keys and
-      values, ``[pages, tokens of a page, G, D]``, to `slots`: page * tokens of a page + which, -1
-      for padding, of which the result is 0, as where a length is 0. `lengths` count the new token;
-      a row of `blocks` has a request's pages in order
+      [R, B], lengths int32 [R], slots int64 [M]) -> [M, H D]``, M up to `width` times R. It writes
+      the new tokens' keys and values, ``[pages, tokens of a page, G, D]``, to `slots`: page *
+      tokens of a page + which, -1 for padding, of which the result is 0, as where a length is 0.
+      `lengths` count the new tokens; a row of `blocks` has a request's pages in order
 
     It is called while a CUDA graph is captured: no synchronisation, no allocation that outlives
     the call, the current stream.
@@ -183,6 +183,7 @@ class Replacement:
     line: str = ""  # one line for the log and the report, such as what quantizing lost
     # Whether it shall run for M tokens; None for all up to `tokens`.
     fits: Callable[[int], bool] | None = None
+    width: int = 1  # of attention: the most new tokens of a request
 
     def takes(self, tokens: int) -> bool:
         """Whether it runs for that many tokens."""

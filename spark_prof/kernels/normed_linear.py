@@ -22,8 +22,9 @@ from spark_prof.kernels.dense import (
     launch_dense,
     room_for_rows,
 )
+from spark_prof.kernels.dispatch import choose, configured
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.operands import LARGEST_BATCH, check_operand, check_tokens
+from spark_prof.kernels.operands import LARGEST_BATCH, architecture, check_operand, check_tokens
 from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, pack_linear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -98,6 +99,18 @@ def _balanced(
             candidate = replace(config, warps=warps, split=split, depth=depth)
             candidates += [candidate] if _fits(columns, tokens, candidate) else []
     return min(candidates, key=most)
+
+
+def choose_normed(weight: PackedLinear, tokens: int, processors: int = 0) -> LinearConfig | None:
+    """The configuration that was measured for a weight or one like it, else `normed_config`'s."""
+    rows, columns, form = weight.rows, weight.columns, weight.format
+    default = normed_config(rows, columns, tokens, form, processors)
+    if default is None:
+        return None
+    arch = architecture(weight.weights.device)
+    choice = choose("normed", form, rows, columns, tokens, arch, insist=True)
+    config = configured(choice, default, columns).config
+    return config if config is not None and _fits(columns, tokens, config) else default
 
 
 def _fits(columns: int, tokens: int, config: LinearConfig) -> bool:

@@ -23,7 +23,12 @@ from spark_prof.kernels.dense import (
 from spark_prof.kernels.formats import Int4Groups, QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import gate_and_up_by_turns
-from spark_prof.kernels.normed_linear import norm_code, normed_config, normed_linear
+from spark_prof.kernels.normed_linear import (
+    choose_normed,
+    norm_code,
+    normed_config,
+    normed_linear,
+)
 from spark_prof.kernels.operands import LARGEST_BATCH, multiprocessors
 from spark_prof.kernels.pack import STACK, PackedLinear, pack_linear, pack_rows
 from spark_prof.kernels.runtime.code import KernelCode
@@ -94,14 +99,12 @@ def _alone(weight: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.Te
         if isinstance(value, torch.Tensor)
     }
     stacked: Any = replace(weight, **tensors)
-    return stacked  # type: ignore[no-any-return]
+    return stacked
 
 
 def mlp_config(mlp: PackedMlp, tokens: int) -> MlpConfig:
     """How both launches share out their work: as measured for such matrices, else by default."""
-    rows, columns, form = mlp.gate_up.rows, mlp.gate_up.columns, mlp.gate_up.format
-    processors = multiprocessors(mlp.gate_up.weights.device)
-    fused = normed_config(rows, columns, tokens, form, processors)
+    fused = choose_normed(mlp.gate_up, tokens, multiprocessors(mlp.gate_up.weights.device))
     gate_up, down = (
         choose_linear(weight, tokens, insist=True).config
         or default_config(weight.rows, weight.columns, tokens, weight.format)

@@ -33,7 +33,7 @@ from spark_prof.kernels.moe import (
     pack_experts,
 )
 from spark_prof.kernels.normed_experts import make_router, normed_experts, router_code
-from spark_prof.kernels.normed_linear import norm_code, normed_config, normed_linear
+from spark_prof.kernels.normed_linear import choose_normed, norm_code, normed_linear
 from spark_prof.kernels.normed_mlp import codes_of, mlp_config, normed_mlp, pack_mlp
 from spark_prof.kernels.operands import LARGEST_BATCH, architecture, multiprocessors
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -73,7 +73,9 @@ def build_kept(layer: Layer, insist: bool) -> Replacement:
             return _normed_linear(layer, pack_linear(layer.linear.weight), "kept", "")
         if isinstance(layer, AttentionLayer):
             _measured(layer.cos_sin, insist)
-            return build_attention(layer)
+            attention = build_attention(layer)
+            # Of steps that verify drafts no time was measured.
+            return attention if insist else replace(attention, width=1)
         if isinstance(layer, NormedExpertsLayer):
             return _normed_experts(layer, insist)
         if isinstance(layer, NormedMlpLayer):
@@ -150,9 +152,7 @@ def _normed_linear(
     form, columns = packed.format, packed.columns
     # Of other formats what was measured had rounds that are not as even.
     processors = multiprocessors(packed.weights.device) if form.startswith("fp8") else 0
-    fused = {
-        count: normed_config(packed.rows, columns, count, form, processors) for count in _COUNTS
-    }
+    fused = {count: choose_normed(packed, count, processors) for count in _COUNTS}
     configs = {
         count: config
         or choose_linear(packed, count, insist=True).config

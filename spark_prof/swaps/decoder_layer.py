@@ -337,7 +337,10 @@ class AttentionPart(SwappablePart):
         return module.attn(q, k, v)
 
     def arguments(self, qkv: torch.Tensor, positions: torch.Tensor) -> tuple[Any, ...] | None:
-        """With the KV cache and where it is read and written, in a step that only decodes."""
+        """With the KV cache and where it is read and written, where all requests are alike.
+
+        That is a step that decodes, or one that verifies as many drafts of each.
+        """
         from vllm.distributed.kv_transfer.kv_transfer_state import has_kv_transfer_group
         from vllm.model_executor.layers.attention.attention import get_attention_context
 
@@ -348,18 +351,33 @@ class AttentionPart(SwappablePart):
         tokens = len(qkv)
         if metadata is None or slots is None or positions.ndim != 1 or cache.dim() != 4:
             return None
-        if metadata.max_query_len != 1 or metadata.causal is not True:
+        width = int(metadata.max_query_len)
+        if metadata.causal is not True or not self._takes(width, tokens, metadata):
             return None
         if getattr(metadata, "use_cascade", False):  # until 0.31
             return None
         blocks, lengths = metadata.block_table, metadata.seq_lens
-        if min(len(blocks), len(lengths), len(slots)) < tokens:
+        requests = tokens // width
+        if min(len(blocks), len(lengths)) < requests or len(slots) < tokens:
             return None
         keys, values = cache.transpose(1, 2).chunk(2, dim=-1)
         return (
             *(qkv, positions[:tokens], keys, values),
-            *(blocks[:tokens], lengths[:tokens], slots[:tokens]),
+            *(blocks[:requests], lengths[:requests], slots[:tokens]),
         )
+
+    def _takes(self, width: int, tokens: int, metadata: Any) -> bool:
+        """Whether the kernel is for steps of that many new tokens a request, and all have as many.
+
+        They do where as many requests as there are lengths have no more, and together all tokens.
+        """
+        if width == 1:
+            return True
+        guarded = self.choices.get(plain_side(SIDES.active))
+        if guarded is None or guarded.replacement is None or width > guarded.replacement.width:
+            return False
+        same = tokens == getattr(metadata, "num_actual_tokens", 0) == width * len(metadata.seq_lens)
+        return same and width > 0
 
 
 class NormedMlp(SwappablePart):
