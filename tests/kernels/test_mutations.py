@@ -403,7 +403,7 @@ def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
         wrong = said(case, dense.build) or said(normed, normed_linear.build)
         return wrong or (
-            "" if kind == "int4" else said(NormedMlpCase(kind, SHAPE[::-1], 3), normed_mlp.build)
+            "" if kind == "int4" else said(NormedMlpCase(kind, (448, 32), 3), normed_mlp.build)
         )
     if file == "router.cu":
         # What nobody writes is then no number of an expert, rather than the one from before.
