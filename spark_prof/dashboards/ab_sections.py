@@ -305,8 +305,17 @@ def _behind(result: AbOutcome) -> Iterator[str]:
         if sides:
             yield (
                 f"At {what_ran(run)} the host was behind on {' and '.join(sides)}: the device "
-                "waited for it, and a faster host would show another gain."
+                f"waited for it, and a faster host would show another gain.{_device_gain(run)}"
             )
+
+
+def _device_gain(run: SideComparison) -> str:
+    """What the gain is on the device alone, in a sentence of its own."""
+    gain = run.device_gain
+    if gain is None or run.device_a_us is None or run.device_b_us is None:
+        return ""
+    times = f"{step_time(run.device_a_us)} to {step_time(run.device_b_us)}"
+    return f" On the device alone: {times}, {gain.value:.3g} x (95 % {interval(gain)})."
 
 
 def _host(ahead: float | None, device_us: float | None) -> str:

@@ -153,9 +153,13 @@ def test_where_the_host_is_behind_what_the_device_alone_needs_is_measured(
         known = found.phase == "decode"
         assert found.device_a_us == (pytest.approx(900, rel=0.01) if known else None)
         assert found.device_b_us == (pytest.approx(500, rel=0.01) if known else None)
+        gain = found.device_gain
+        assert (gain is not None) == known
+        assert gain is None or gain.low <= 1.8 <= gain.high < 1.9
     del model["device_us"]
     lacking = run(tmp_path / "lacking", *options, *SMALL, command=command, model=model)
     assert lacking.result.runs[0].device_a_us is None
+    assert lacking.result.runs[0].device_gain is None
     assert any("what the device alone needs" in line for line in lacking.result.missing)
 
 
