@@ -344,7 +344,7 @@ def attention_code(size: int, heads: int, fp8: bool, width: int = 1) -> KernelCo
     width: new tokens of a request.
     """
     tiles = 1 if heads <= 8 else 2
-    defines = (
+    defines: tuple[tuple[str, int], ...] = (
         ("SIZE", size),
         ("HEAD_TILES", tiles),
         ("WARPS", _warps(size, heads)),

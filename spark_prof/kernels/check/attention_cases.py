@@ -266,14 +266,11 @@ def attention_cases(device: str) -> Iterator[AttentionCase]:
         yield replace(case, fp8=True)
     for width in (2, 3, 4, 5, 8):
         # New tokens on both sides of a unit's, a page's and a part's border.
-        lengths = (width, 17, 18, 40)[: 16 // width]
-        yield AttentionCase(8, 1, 64, lengths, width=width, sinks=width % 2 == 0)
-        yield AttentionCase(
-            8, 2, 128, (16 + width // 2, 256 + width // 2)[: 16 // width], width=width, normed=True
-        )
-        yield AttentionCase(
-            8, 1, 64, (386, 0)[: 16 // width], width=width, window=300, fp8=width == 4
-        )
+        few = AttentionCase(8, 1, 64, (width, 17, 18, 40)[: 16 // width], width=width)
+        yield replace(few, sinks=width % 2 == 0)
+        yield replace(few, lengths=(386, 0), window=300, fp8=width == 4)
+        border = width // 2
+        yield AttentionCase(8, 2, 128, (16 + border, 256 + border), width=width, normed=True)
     yield AttentionCase(4, 1, 64, (19, 35), window=2, width=4, elsewhere=True)
     yield AttentionCase(16, 1, 128, (30, 258, 0, 20), width=3, padding=(3,), halves=False)
     yield AttentionCase(4, 1, 64, (1030,), width=7)
