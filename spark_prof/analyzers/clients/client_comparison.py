@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -200,17 +200,6 @@ def _row(
             f"Half of the chunks came within {middle / 1e3:,.2f} ms, which is what a step takes: "
             "a few long waits make the difference."
         )
-    derived = row.itl.mean / row.tpot.mean if row.itl.mean and row.tpot.mean else 0.0
-    if (row.tokens_per_chunk or 0.0) > _SEVERAL:
-        first.append(
-            f"A chunk of the stream holds {row.tokens_per_chunk:.2f} tokens: ITL is per chunk, "
-            "TPOT per token."
-        )
-    elif row.tokens_per_chunk is None and derived > _SEVERAL:
-        first.append(
-            f"ITL is {derived:.2f} times TPOT: a chunk of the stream seems to hold several tokens, "
-            "so compare TPOT."
-        )
     return replace(
         row,
         basis=basis if compared else "none",
@@ -218,8 +207,23 @@ def _row(
         steps=engine.steps,
         requests=requests,
         comparisons=tuple(compared.values()),
-        sentences=(*first, *sentences, *row.sentences),
+        sentences=(*first, *_chunk_sentences(row), *sentences, *row.sentences),
     )
+
+
+def _chunk_sentences(row: ClientRow) -> Iterator[str]:
+    """That a chunk of the stream holds several tokens, where it does."""
+    derived = row.itl.mean / row.tpot.mean if row.itl.mean and row.tpot.mean else 0.0
+    if (row.tokens_per_chunk or 0.0) > _SEVERAL:
+        yield (
+            f"A chunk of the stream holds {row.tokens_per_chunk:.2f} tokens: ITL is per chunk, "
+            "TPOT per token."
+        )
+    elif row.tokens_per_chunk is None and derived > _SEVERAL:
+        yield (
+            f"ITL is {derived:.2f} times TPOT: a chunk of the stream seems to hold several tokens, "
+            "so compare TPOT."
+        )
 
 
 def _verdict(token: ClientComparison | None, basis: str) -> str:
