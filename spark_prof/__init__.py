@@ -83,7 +83,7 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookRepo
     from contextlib import nullcontext
 
     from spark_prof.analyzers.summary import summarize
-    from spark_prof.datasets.opened import ceilings_for, opened
+    from spark_prof.datasets.compared import ceilings_for, opened
     from spark_prof.notebook import NotebookReport
     from spark_prof.traces.bundle import Bundle
 

@@ -33,7 +33,7 @@ READ = {
     # What an engine, a library or a file system said.
     "analyzers/fallbacks/causes.py": {"line.text"},
     "analyzers/fallbacks/engine_facts.py": {"line.text"},
-    "analyzers/fallbacks/failure_cause.py": {
+    "analyzers/fallbacks/audit.py": {
         "failure.text",
         "failure.text.lower()",
         "failure.message",

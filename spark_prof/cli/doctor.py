@@ -28,8 +28,7 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:
     from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings, Question
     from spark_prof.analyzers.fallbacks.audit_rows import Audit
-    from spark_prof.analyzers.finding import Finding
-    from spark_prof.analyzers.typed_command import TypedCommand
+    from spark_prof.analyzers.finding import Finding, TypedCommand
     from spark_prof.dashboards.doctor_report import Diagnosis
     from spark_prof.dashboards.section import Layout
     from spark_prof.rules.gpus import Gpu
@@ -245,7 +244,7 @@ def _audit_of(
     source: str | None, rank: int | None, read: EngineLog | None, gpu: Gpu | None, log: Path | None
 ) -> tuple[Audit | None, tuple[Finding, ...]]:
     """What a recording or a log says of its engine, and the findings of that."""
-    from spark_prof.analyzers.typed_command import command
+    from spark_prof.analyzers.finding import command
 
     if source is not None:
         return _of_source(source, rank, read)
@@ -360,7 +359,7 @@ def _of_source(
     source: str, rank: int | None, log: EngineLog | None
 ) -> tuple[Audit | None, tuple[Finding, ...]]:
     from spark_prof.analyzers.summary import summary_of
-    from spark_prof.datasets.opened import opened
+    from spark_prof.datasets.compared import opened
 
     with opened(source) as bundle:
         report = summary_of(bundle, rank, log).report
@@ -380,7 +379,7 @@ def _of_log(
 
 def _known_issues(drawn_as: Layout) -> str:
     from spark_prof.analyzers.fallbacks.known_issues import every_known_issue
-    from spark_prof.dashboards.known_issues_report import render_known_issues
+    from spark_prof.dashboards.doctor_report import render_known_issues
 
     return render_known_issues(every_known_issue(), drawn_as)
 

@@ -13,7 +13,7 @@ from spark_prof.cli.written import print_json_answer
 from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
-    from spark_prof.exporters.selection import Selection
+    from spark_prof.exporters.table_folder import Selection
     from spark_prof.traces.bundle import Bundle
 
 
@@ -52,9 +52,8 @@ def export(
     """Write a trace that opens in ui.perfetto.dev, or the tables as CSV or Parquet."""
     chosen = format or _format_of(out)
     check_folder(out.absolute().parent)
-    from spark_prof.datasets.opened import opened
-    from spark_prof.exporters.selection import Selection, parse_steps
-    from spark_prof.exporters.table_folder import write_tables
+    from spark_prof.datasets.compared import opened
+    from spark_prof.exporters.table_folder import Selection, parse_steps, write_tables
     from spark_prof.traces.claim import staged
 
     first, stop = parse_steps(steps) if steps is not None else (None, None)

@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_prof.analyzers.views.layer_outliers import EqualLayers
-from spark_prof.dashboards.charts import Plot, add_map, label, new_figure, set_layer_axes
-from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
+from spark_prof.dashboards.charts import (
+    COLORS,
+    NEUTRAL,
+    TEXT,
+    Plot,
+    add_map,
+    label,
+    new_figure,
+    set_layer_axes,
+)
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from spark_prof.analyzers.comparing.comparison import ComparedRecording, Comparison
-from spark_prof.analyzers.comparing.outcome import outcome_of
+from spark_prof.analyzers.comparing.obstacles import outcome_of
 from spark_prof.analyzers.comparing.thresholds import ThresholdResult
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.chart_compare import compare_figures

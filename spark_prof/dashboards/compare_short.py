@@ -12,9 +12,9 @@ from spark_prof.analyzers.comparing.comparison import (
     SetupDifference,
     StepPart,
 )
-from spark_prof.analyzers.comparing.outcome import change_of, outcome_of
+from spark_prof.analyzers.comparing.obstacles import change_of, outcome_of
 from spark_prof.analyzers.comparing.thresholds import ThresholdResult
-from spark_prof.analyzers.typed_command import TypedCommand, command, source_word
+from spark_prof.analyzers.finding import TypedCommand, command, source_word
 from spark_prof.dashboards import cells, compare_gate, compare_sections
 from spark_prof.dashboards.compare_answer import answer, headline, one_step
 from spark_prof.dashboards.compare_gate import (

@@ -15,19 +15,19 @@ import msgspec
 from spark_prof.ab.apply import exports_of, harmless_side
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.statistics import Interval
-from spark_prof.analyzers.recorded_command import (
-    in_container,
-    split,
-    starting_words,
-    with_variables,
-)
-from spark_prof.analyzers.typed_command import (
+from spark_prof.analyzers.finding import (
     NONE,
     TypedCommand,
     command,
     exports,
     recorded,
     typed_by_user,
+)
+from spark_prof.analyzers.recorded_command import (
+    in_container,
+    split,
+    starting_words,
+    with_variables,
 )
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, kept_busy, step_time

@@ -6,8 +6,8 @@ import math
 from pathlib import Path, PurePosixPath
 
 from spark_prof.analyzers.dataset import Dataset, DatasetRecording, ReadFailure, recording_of
+from spark_prof.datasets.compared import opened
 from spark_prof.datasets.engines import Executor, ItemOutcome, run_each
-from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.formats import without_endings
 from spark_prof.traces.resolve import Folder, Member, fetched, find_members, is_bundle

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_names
-from spark_prof.analyzers.typed_command import TypedCommand
+from spark_prof.analyzers.finding import TypedCommand
 from spark_prof.dashboards.render.html_page import draw_figure
 from spark_prof.dashboards.section import Section, values_of, without_bars
 from spark_prof.dashboards.units import MISSING, WrittenFigure, clean, count

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
-from spark_prof.profiler.compose import service_of
+from spark_prof.profiler.compose import read_run, service_of, valued
 from spark_prof.profiler.program import SHELLS, Option, scan_options
-from spark_prof.profiler.run_line import read_run, valued
 
 STAGING_TARGET = "/opt/spark-prof"
 BUNDLE_TARGET = "/spark-prof-bundle"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.compose import service_of
-from spark_prof.profiler.run_line import RunLine
+from spark_prof.profiler.compose import RunLine, service_of
 from spark_prof.profiler.vllm_names import NEWEST, OLDEST, is_supported
 from spark_prof.rules.container_images import IMAGES, vllm_of_image
 from spark_prof.rules.vllm_versions import has_option, takes, values_of

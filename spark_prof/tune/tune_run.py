@@ -18,7 +18,7 @@ from spark_prof.ab.refusals import refuse, refuse_shapes, why_no_side
 from spark_prof.ab.setting import put, put_page
 from spark_prof.ab.sides import Side
 from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.opened import ceilings_for, opened
+from spark_prof.datasets.compared import ceilings_for, opened
 from spark_prof.errors import CommandError, one_line
 from spark_prof.profiler.facts import nvml_gpu, processor
 from spark_prof.profiler.interrupts import terminated_as_interrupt
@@ -27,7 +27,7 @@ from spark_prof.swaps.swap_settings import kernel_folders
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
-from spark_prof.tune.budget import Budget
+from spark_prof.tune.bench import Budget
 from spark_prof.tune.candidates import Allowed, candidates_of
 from spark_prof.tune.earlier_results import Like, digest_of, earlier_gains, with_earlier
 from spark_prof.tune.engine_traits import recorded_facts

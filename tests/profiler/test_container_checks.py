@@ -9,6 +9,7 @@ import pytest
 
 from spark_prof.profiler import container_checks
 from spark_prof.profiler.commands import Command
+from spark_prof.profiler.compose import RunLine, read_run
 from spark_prof.profiler.container_checks import (
     gpu_to_add,
     missing_gpu,
@@ -17,7 +18,6 @@ from spark_prof.profiler.container_checks import (
     why_it_failed,
 )
 from spark_prof.profiler.launcher import _container_note
-from spark_prof.profiler.run_line import RunLine, read_run
 from tests.rows import each_row
 from tests.support import program, refusal
 

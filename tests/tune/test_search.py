@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.ab_power import NOISES
-from spark_prof.tune.budget import Budget
+from spark_prof.tune.bench import Budget
 from spark_prof.tune.known_gains import TrialEvidence
 from spark_prof.tune.search import Search
 from spark_prof.tune.swap_stages import family

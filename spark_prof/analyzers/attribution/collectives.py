@@ -18,8 +18,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.ownership import BASIS, PROOFS, Ownership
-from spark_prof.analyzers.classify.classifier import classify, fills, finishes_gemm
-from spark_prof.analyzers.classify.collectives import collective_kind
+from spark_prof.analyzers.classify.classifier import classify, collective_kind, fills, finishes_gemm
 from spark_prof.analyzers.lookup import Integers, NameColumn, combined, copies_in
 from spark_prof.arrays import Flags
 from spark_prof.traces.bundle import Bundle

@@ -10,7 +10,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from spark_prof.dashboards.card import Card
-from spark_prof.dashboards.colors import COLORS, NEUTRAL
+from spark_prof.dashboards.charts import COLORS, NEUTRAL
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:

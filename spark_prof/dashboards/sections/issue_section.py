@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, KnownIssue
-from spark_prof.analyzers.typed_command import commented
+from spark_prof.analyzers.finding import commented
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, commands, listed, table
 from spark_prof.dashboards.units import shorten
