@@ -306,15 +306,15 @@ def _device_alone(
     if not of_recording or ahead is None or ahead >= AHEAD or not step_us:
         return None
     setting.say(f"{shape.words}: what the device alone needs, as the host is behind it")
-    why, alone_us = "the host cannot be brought ahead of it", None
+    why, exclusive_us = "the host cannot be brought ahead of it", None
     try:
-        alone_us = device_us(engine, shape, facts, name, step_us)
+        exclusive_us = device_us(engine, shape, facts, name, step_us)
     except CommandError as error:
         engine.check_alive()
         why = str(error)
-    if alone_us is None:
+    if exclusive_us is None:
         setting.keeper.miss(f"what the device alone needs for {shape.words} is not known: {why}")
-    return alone_us
+    return exclusive_us
 
 
 def _keep_run(

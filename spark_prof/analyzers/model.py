@@ -29,7 +29,7 @@ from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.analyzers.prefill.prefill_costs import Prefill
+from spark_prof.analyzers.prefill_costs import Prefill
 from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import MarkerRow, RecordedGpu, RecordingSetup
 from spark_prof.analyzers.report_notes import Pauses

@@ -52,7 +52,7 @@ from spark_prof.analyzers.model import (
     modules_of,
 )
 from spark_prof.analyzers.overhead import Overhead, overhead_of
-from spark_prof.analyzers.prefill.prefill_costs import Prefill, prefill_of
+from spark_prof.analyzers.prefill_costs import Prefill, prefill_of
 from spark_prof.analyzers.rank_layout import Parallel, parallel_of
 from spark_prof.analyzers.ranks.rank_rows import rank_row, replica_load
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
@@ -77,8 +77,8 @@ from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.roofline.step_roofline import roofline_of
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
+from spark_prof.analyzers.speculation.draft_costs import speculation_of
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
-from spark_prof.analyzers.speculation.speculation_summary import speculation_of
 from spark_prof.analyzers.step_accounting import Books, Steps, books, steps_of
 from spark_prof.analyzers.step_time import Ledger, token_ledgers
 from spark_prof.analyzers.swapped_run import swaps_of

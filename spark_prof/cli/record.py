@@ -18,8 +18,8 @@ from spark_prof.cli.option_class import takes
 from spark_prof.cli.options import next_report, say, whole_numbers
 from spark_prof.cli.written import AnswerOption, WriteReceipt, print_json_answer, stdout_is_ours
 from spark_prof.errors import CommandError
-from spark_prof.profiler.bottom_lines import BottomLines
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
+from spark_prof.profiler.terminal import BottomLines
 
 if TYPE_CHECKING:
     from spark_prof.profiler.live_figures import LiveReader

@@ -186,8 +186,7 @@ def check_picture(out: Path) -> None:
 
 def draw_card(report: Report, out: Path) -> None:
     """Writes the picture of a report's one screen."""
-    from spark_prof.dashboards.card import card_of
-    from spark_prof.dashboards.render.card_png import card_png
+    from spark_prof.dashboards.render.card_png import card_of, card_png
     from spark_prof.dashboards.short_report import short_report
 
     drawn = card_png(card_of(short_report(report)))

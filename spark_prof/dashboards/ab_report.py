@@ -21,9 +21,9 @@ from spark_prof.ab.result import (
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, doubts, headline
 from spark_prof.dashboards.chart_compare import ab_figures
-from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.limits import bounded_record
+from spark_prof.dashboards.render.terminal import first_rows, fitting
 from spark_prof.dashboards.section import Document, Section, listed
 
 _ROWS = (14, 10, 7, 5, 3)

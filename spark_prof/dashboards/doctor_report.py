@@ -17,9 +17,9 @@ from spark_prof.analyzers.fallbacks.verdict import (
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.startup.start_rows import StartMemory, Startup
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
+from spark_prof.dashboards.render.terminal import first_rows, fitting
 from spark_prof.dashboards.section import Cell, Document, Section, document, listed, pairs, table
 from spark_prof.dashboards.sections import (
     audit_section,

@@ -31,8 +31,8 @@ from spark_prof.analyzers.recorded_command import (
 )
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, kept_busy, step_time
-from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
+from spark_prof.dashboards.render.terminal import first_rows, fitting
 from spark_prof.dashboards.section import Document, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT

@@ -26,10 +26,11 @@ from spark_prof.profiler.container import (
     Mount,
     alone,
     container_command,
+    missing_gpu,
+    refuse_image,
     stage_package,
     without_terminal,
 )
-from spark_prof.profiler.container_checks import missing_gpu, refuse_image
 from spark_prof.profiler.container_run import open_to_container
 from spark_prof.profiler.interrupts import Interrupts, interrupts
 from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
-from spark_prof.analyzers.attribution.ownership import BASIS, PROOFS, Ownership
+from spark_prof.analyzers.attribution.owners import BASIS, PROOFS, Ownership
 from spark_prof.analyzers.classify.classifier import classify, collective_kind, fills, finishes_gemm
 from spark_prof.analyzers.lookup import Integers, NameColumn, combined, copies_in
 from spark_prof.arrays import Flags

@@ -23,8 +23,14 @@ from spark_prof.analyzers.attribution.dataflow import (
 )
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
-from spark_prof.analyzers.attribution.owners import KnownLaunches, Owners, most_exact, owners_of
-from spark_prof.analyzers.attribution.ownership import BASIS, Ownership
+from spark_prof.analyzers.attribution.owners import (
+    BASIS,
+    KnownLaunches,
+    Owners,
+    Ownership,
+    most_exact,
+    owners_of,
+)
 from spark_prof.analyzers.classify.classifier import classify, fills
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.arrays import Flags
@@ -62,7 +68,7 @@ def own_launches(
         return False
     tensors, arguments = bundle.frame("tensors", rank), bundle.frame("arguments", rank)
     of = _launches(bundle, rank, rows, by_name, arguments)
-    launches, first, launch_rows, own_launch = of.known, of.first, of.rows, of.launch
+    launches, first, launch_rows, own_launch = of.launches, of.first, of.rows, of.launch
     memory = memory_map(tensors, ownership.roles)
     owners = owners_of(memory, of.arguments, of.owner, launches)
     if not owners.rank.any():
@@ -101,7 +107,7 @@ def own_launches(
 class _Launches:
     """The launches whose arguments are known, and the rows of which they are."""
 
-    known: KnownLaunches
+    launches: KnownLaunches
     first: Integers  # of each launch its first row
     rows: Integers  # the rows that have a launch
     launch: Integers  # the launch of each of these
@@ -130,13 +136,13 @@ def _launches(
     owner = positions(launch_keys, argument_keys)
     arguments, owner = arguments[owner >= 0], owner[owner >= 0]
     names = rows["name"].cat
-    known = KnownLaunches(
+    launches = KnownLaunches(
         name=names.codes.to_numpy()[first].astype(np.int64),
         step=rows["step"].to_numpy()[first],
         named=by_name[first],
         names=tuple(names.categories),
     )
-    return _Launches(known, first, launch_rows, own_launch, captured, arguments, owner)
+    return _Launches(launches, first, launch_rows, own_launch, captured, arguments, owner)
 
 
 def _hand_over(of: Ownership, source: Integers, to: Ownership, target: Integers) -> None:

@@ -170,8 +170,8 @@ class SwappedSteps:
     """A row each kernel or copy, and one each wait, whose component is `FOR_THE_HOST`.
 
     Its `step` is a place among the steps, `layer` -1 for none, `component` a category of KINDS; it
-    is charged `us` and the gap of `gap_us` before it, and ran for `took_us`, whatever ran beside
-    it. `calls` is 1, or 0 of an operator's later stretch and of a wait.
+    owns `us` and the gap of `gap_us` before it, and ran for `took_us`, whatever ran beside it.
+    `calls` is 1, or 0 of an operator's later stretch and of a wait.
     """
     length_us: Floats  # of each step
     context_tokens: float  # mean over the steps
@@ -214,7 +214,7 @@ def attributed(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
     """Of each kernel's run the time since all before had ended, and how long nothing ran before it.
 
     Both together, in ns, are the time from the first start to the last end. Starts ascend. One that
-    runs beside a longer one is charged nothing: so each has one gap, from which tracing is taken.
+    runs beside a longer one owns nothing: so each has one gap, from which tracing is taken.
     """
     end = np.maximum(end, start)
     reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])

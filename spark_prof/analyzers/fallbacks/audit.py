@@ -235,7 +235,7 @@ def _audit(
             group.modules,
             group.checkpoint,
             group.executed,
-            tuple(group.witnesses),
+            tuple(group.sources),
             cause.id,
             cause.why,
             cause.fix,

@@ -161,7 +161,7 @@ def _conflicts(audit: Audit) -> Iterator[Observation]:
     disputed = [row for row in audit.rows if row.conflict]
     for conflict in audit.conflicts:
         yield Observation(None,
-            f"Witnesses disagree. {conflict}",
+            f"Sources disagree. {conflict}",
             "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
             "models too; make sure that recording and log are of one run.",
             _evidence(disputed) or ("What both say of the engine's configuration was compared.",),

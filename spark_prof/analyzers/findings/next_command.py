@@ -15,8 +15,13 @@ from spark_prof.analyzers.finding import (
     source_word,
     then,
 )
-from spark_prof.analyzers.findings.measured_gains import Gain, measured_gain, running_family
-from spark_prof.analyzers.findings.measured_steps import MeasuredStep, measured_step
+from spark_prof.analyzers.findings.measured_gains import (
+    Gain,
+    MeasuredStep,
+    measured_gain,
+    measured_step,
+    running_family,
+)
 from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
 from spark_prof.analyzers.findings.rule import PASSES, runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report

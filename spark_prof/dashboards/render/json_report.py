@@ -22,7 +22,7 @@ from spark_prof.analyzers.context.context_rows import ContextSpeed, LayerKindCos
 from spark_prof.analyzers.counters.counter_batches import WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import LayerKernel
-from spark_prof.analyzers.prefill.prefill_costs import PromptAttention, PromptProduct
+from spark_prof.analyzers.prefill_costs import PromptAttention, PromptProduct
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.speculation.speculation_rows import (

@@ -23,11 +23,11 @@ def layers(audit: Audit | None) -> Section:
         cells.Text("Checkpoint", "checkpoint", missing=MISSING),
         cells.Text("Runs", "executed", missing=MISSING),
         cells.Text(
-            "Engine", lambda row: _witness_names(row, "engine"), optional=True, missing=MISSING
+            "Engine", lambda row: _source_names(row, "engine"), optional=True, missing=MISSING
         ),
-        cells.Text("Log", lambda row: _witness_names(row, "log"), optional=True, missing=MISSING),
+        cells.Text("Log", lambda row: _source_names(row, "log"), optional=True, missing=MISSING),
         cells.Text(
-            "Trace", lambda row: _witness_names(row, "trace"), optional=True, missing=MISSING
+            "Trace", lambda row: _source_names(row, "trace"), optional=True, missing=MISSING
         ),
         cells.Prose("Why", _why),
     )
@@ -41,7 +41,7 @@ def _why(row: AuditRow) -> str:
     return "; ".join(filter(None, (row.why, row.fix)))
 
 
-def _witness_names(row: AuditRow, who: str) -> str:
+def _source_names(row: AuditRow, who: str) -> str:
     names = (w.family or shorten(w.kernel, _LONGEST_NAME) for w in row.witnesses if w.who == who)
     return ", ".join(dict.fromkeys(names))
 

@@ -271,7 +271,7 @@ def batch_sizes(report: Report) -> Section:
     times = [{row.name: row.charged_us for row in one.rows} for one in ledgers]
     names = [row.name for row in report.tokens[0].rows] if ledgers else []
     rows = [
-        (_name(name), *(nothing_as_missing(charged.get(name, 0.0)) for charged in times))
+        (_name(name), *(nothing_as_missing(attributed.get(name, 0.0)) for attributed in times))
         for name in names
     ]
     if ledgers:
