@@ -1,4 +1,4 @@
-"""Finds secrets that stand apart from their names: on the next line, in a variable, in an argument.
+"""Finds secrets that stand apart from their names, or that look drawn at random.
 
 A name in YAML may have its value in a block, a list or beside it under `value`; a shell may put a
 secret into a variable first; some programs take name and value as two words. Time is linear.

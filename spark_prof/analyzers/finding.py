@@ -1,4 +1,4 @@
-"""One finding of a report, a log or a machine."""
+"""One finding of a report, a log or a machine, and the commands that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spark-prof record`: makes a bundle from a live vLLM run."""
+"""`spark-prof record`: makes a bundle from a live vLLM run, and shows it meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all figures share: labels, looks, bars and axes of time.
+"""What all figures share: colours, labels, looks, bars and axes of time.
 
 Backgrounds are transparent and text is mid-grey, so that a figure can stand on a light or a dark
 page. Plotly reads some HTML in labels: every string from the report goes through `label`. Plotly

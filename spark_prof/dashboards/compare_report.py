@@ -1,4 +1,4 @@
-"""Draws a comparison of recordings in every format.
+"""Draws a comparison of recordings in every format: whole, or as one screen.
 
 Its JSON is read by other people's scripts: keys may be added, none goes. Times are microseconds and
 shares fractions of 1; an interval that is not known is null.

@@ -1,4 +1,4 @@
-"""Reads what is compared: each recording as one side of a comparison."""
+"""Opens recordings by name: each alone, or as one side of a comparison."""
 
 from __future__ import annotations
 

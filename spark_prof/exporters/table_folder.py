@@ -1,4 +1,4 @@
-"""Writes a bundle's tables into a folder, as Parquet or as CSV for a spreadsheet.
+"""Writes a bundle's tables, or a part of it, into a folder, as Parquet or as CSV for a spreadsheet.
 
 Besides the tables of the bundle there is `placed-rank<rank>`: the kernels with their labels.
 Parquet keeps meta.json, so that the folder is a bundle again.

@@ -1,4 +1,4 @@
-"""What one scheduled batch holds, read from vLLM's SchedulerOutput."""
+"""What one scheduled batch holds, and what its launches were given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compose file says of a service: its command, user, variables and folders.
+"""What a container's command line or a compose file says: command, user, variables and folders.
 
 The engine itself is asked (`docker compose config`), which knows overrides, profiles and .env.
 podman-compose 1.0 cannot be asked, and would not mount what `run` is told to.

@@ -1,4 +1,4 @@
-"""One recorded process: its name, and everything that it writes into the bundle's pieces."""
+"""One recorded process: its name, its pauses, and all that it writes into the bundle's pieces."""
 
 from __future__ import annotations
 

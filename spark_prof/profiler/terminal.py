@@ -1,4 +1,4 @@
-"""Lends the terminal to a command that reads from it, and keeps Ctrl-C for spark-prof.
+"""Lends the terminal to a command that reads from it, but for Ctrl-C and lines at its bottom.
 
 Ctrl-C sends SIGINT to every process of the terminal's foreground group. vLLM's processes end at
 once of it, with all steps that they have not flushed. So the command runs in a group of its own,

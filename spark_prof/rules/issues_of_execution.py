@@ -1,4 +1,4 @@
-"""Known issues of graphs, the host, collectives and what lies between several machines."""
+"""Known issues of graphs, speculation, the host, collectives and several machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages of a search about swaps, which share one engine: in rounds, put together, as bundles."""
+"""The stages of a search: swaps share one engine, options need engines of their own."""
 
 from __future__ import annotations
 

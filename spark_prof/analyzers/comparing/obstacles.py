@@ -1,4 +1,4 @@
-"""Why steps of two sides are not comparable: other models, other work, too few of them.
+"""Why steps of two sides are not comparable, and what is said of their difference instead.
 
 Models are known by what their configurations hold, and without these by their layers: never by a
 name. A gate and a headline stand on the same obstacles.

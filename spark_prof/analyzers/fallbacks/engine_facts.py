@@ -1,4 +1,4 @@
-"""How an engine was set up: from what was recorded of it, or from its log."""
+"""How an engine was set up: from what was recorded of it, or from its log and its command."""
 
 from __future__ import annotations
 

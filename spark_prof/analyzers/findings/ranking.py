@@ -1,4 +1,4 @@
-"""Runs all rules over a report and ranks what they find by milliseconds per token."""
+"""Runs all rules over a report drops claims of the same time, and ranks by ms per token."""
 
 from __future__ import annotations
 

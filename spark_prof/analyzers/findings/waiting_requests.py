@@ -1,4 +1,4 @@
-"""Rules about requests that waited for their first token."""
+"""Rules about requests: those that waited, and what their context costs."""
 
 from __future__ import annotations
 

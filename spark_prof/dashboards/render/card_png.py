@@ -1,4 +1,4 @@
-"""Draws a card as a PNG of 1,600 by 900 pixels, as posts show pictures."""
+"""Draws a report's card as a PNG of 1,600 by 900 pixels, as posts show pictures."""
 
 from __future__ import annotations
 
