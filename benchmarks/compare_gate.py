@@ -40,7 +40,7 @@ from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
     check,
     gate_outcome_of,
 )
-from spark_prof.datasets.compared import read_side  # noqa: E402
+from spark_prof.datasets.opened import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
 
 Floats = npt.NDArray[np.float64]

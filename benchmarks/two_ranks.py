@@ -24,7 +24,7 @@ import pandas as pd
 from benchmarks.architecture_compare import Owned, compare, decode_step, within
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.layer_consistency import with_known_layers
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spark_prof.cli.explore import EXAMPLE
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.traces.cuda_tools import needed_tool, read_fatbin, take_out
 from spark_prof.traces.machine_code import CUBINS_FOLDER
 

@@ -83,7 +83,7 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookRepo
     from contextlib import nullcontext
 
     from spark_prof.analyzers.summary import summarize
-    from spark_prof.datasets.compared import ceilings_for, opened
+    from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.notebook import NotebookReport
     from spark_prof.traces.bundle import Bundle
 
@@ -105,7 +105,7 @@ def compare(a: str | Path, b: str | Path, rank: int | None = None) -> NotebookCo
         CommandError: one of them is neither, or damaged, or they have no steps of the same phase.
     """
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
-    from spark_prof.datasets.compared import read_side
+    from spark_prof.datasets.opened import read_side
     from spark_prof.notebook import NotebookComparison
 
     return NotebookComparison((compare_sides(read_side(str(a), rank), read_side(str(b), rank)),))

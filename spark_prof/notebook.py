@@ -68,7 +68,7 @@ class NotebookReport(Report):
             CommandError: the source is gone or damaged.
         """
         from spark_prof.analyzers.summary import summary_of
-        from spark_prof.datasets.compared import opened
+        from spark_prof.datasets.opened import opened
 
         source = self.source
         with opened(source) if isinstance(source, str) else nullcontext(source) as bundle:

@@ -57,7 +57,7 @@ def of_names(names: list[str]) -> tuple[tuple[Classified, ...], tuple[str, ...]]
 def of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
     """Kernels of a recording, a trace or machine code, and what was lost."""
     from spark_prof.analyzers.classify.listing import list_bundle
-    from spark_prof.datasets.compared import opened
+    from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import MachineCodeSource, fetched
 
     with fetched(source) as fetched_source:

@@ -87,7 +87,7 @@ def compare(options: CompareOptions) -> None:
     from spark_prof.analyzers.comparing.thresholds import check
     from spark_prof.dashboards.compare_report import CompareRun, render_comparison
     from spark_prof.dashboards.load_comparison import render_loads
-    from spark_prof.datasets.compared import read_side, recordings_of
+    from spark_prof.datasets.opened import read_side, recordings_of
     from spark_prof.traces.checkpoint import is_model
     from spark_prof.traces.resolve import LoadTest
 

@@ -359,7 +359,7 @@ def _of_source(
     source: str, rank: int | None, log: EngineLog | None
 ) -> tuple[Audit | None, tuple[Finding, ...]]:
     from spark_prof.analyzers.summary import summary_of
-    from spark_prof.datasets.compared import opened
+    from spark_prof.datasets.opened import opened
 
     with opened(source) as bundle:
         report = summary_of(bundle, rank, log).report

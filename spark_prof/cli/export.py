@@ -52,7 +52,7 @@ def export(
     """Write a trace that opens in ui.perfetto.dev, or the tables as CSV or Parquet."""
     chosen = format or _format_of(out)
     check_folder(out.absolute().parent)
-    from spark_prof.datasets.compared import opened
+    from spark_prof.datasets.opened import opened
     from spark_prof.exporters.table_folder import Selection, parse_steps, write_tables
     from spark_prof.traces.claim import staged
 

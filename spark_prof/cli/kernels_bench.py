@@ -195,7 +195,7 @@ def bench_request(
     if models:
         raise CommandError("a recording is of one model: leave out --model or --from")
     from spark_prof.analyzers.recorded_work import recorded_work
-    from spark_prof.datasets.compared import opened
+    from spark_prof.datasets.opened import opened
 
     with opened(source) as bundle:
         run = recorded_work(bundle)

@@ -79,7 +79,7 @@ def query(
 @contextmanager
 def opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
     """All bundles and traces that the sources hold, by name; one that is broken is told."""
-    from spark_prof.datasets.compared import opened
+    from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import recordings_below
 
     bundles: dict[str, Bundle] = {}

@@ -102,7 +102,7 @@ def report(options: ReportOptions) -> None:
     if isinstance(source, AbResult | Folder):
         put(_several(source, options, layout), options.out)
         return
-    from spark_prof.datasets.compared import opened
+    from spark_prof.datasets.opened import opened
     from spark_prof.traces.benchmarks.read import read_benchmark
 
     results = [read_benchmark(path) for path in options.bench or ()]
@@ -155,7 +155,7 @@ def _one_recording(
     """A recording's report, drawn; None where it went into a file of its own."""
     from spark_prof.analyzers.summary import summary_of
     from spark_prof.dashboards.render import render_report
-    from spark_prof.datasets.compared import ceilings_for
+    from spark_prof.datasets.opened import ceilings_for
 
     if options.share:
         share_recording(bundle, options.share, layout.kind)

@@ -119,7 +119,7 @@ def speculate(
 
 
 def _acceptance(rates: str, recording: str, server: str) -> Acceptance | None:
-    from spark_prof.datasets.compared import opened
+    from spark_prof.datasets.opened import opened
     from spark_prof.speculate.acceptance import given_acceptance
     from spark_prof.speculate.requests import recorded_acceptance, served_acceptance
 

@@ -20,7 +20,7 @@ from spark_prof.analyzers.summary import ReportWithRows, summary_of
 from spark_prof.analyzers.views.layer_cells import LAUNCH_COLUMNS, KernelColumns, columns_of
 from spark_prof.analyzers.views.waterfall import whole
 from spark_prof.arrays import Int64s
-from spark_prof.datasets.compared import ceilings_for, opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import snapshot

@@ -22,7 +22,7 @@ from spark_prof.analyzers.why_sides import (
     side_of_checkpoint,
     side_of_recording,
 )
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.rules.gpus import Gpu, find_gpu, gpu_called
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun

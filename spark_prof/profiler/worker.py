@@ -21,12 +21,18 @@ from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.introspect import describe_layers, describe_tensors
-from spark_prof.profiler.piece_length import PieceLength
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.window import Sampling, SteadyWindow, StepWindow, Stretches, Take
+from spark_prof.profiler.window import (
+    PieceLength,
+    Sampling,
+    SteadyWindow,
+    StepWindow,
+    Stretches,
+    Take,
+)
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES
 

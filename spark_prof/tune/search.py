@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from spark_prof.tune.bench import ROUNDS, SHORTEST_S, SWAPS_COST, Bench, engine_groups
 from spark_prof.tune.known_gains import Verdict, of_starts
-from spark_prof.tune.swap_stages import extend, try_engines, try_lead, try_swaps
+from spark_prof.tune.stages import extend, try_engines, try_lead, try_swaps
 from spark_prof.tune.tune_trial import (
     BASE,
     Candidate,

@@ -18,7 +18,7 @@ from spark_prof.ab.refusals import refuse, refuse_shapes, why_no_side
 from spark_prof.ab.setting import put, put_page
 from spark_prof.ab.sides import Side
 from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.compared import ceilings_for, opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError, one_line
 from spark_prof.profiler.facts import nvml_gpu, processor
 from spark_prof.profiler.interrupts import terminated_as_interrupt

@@ -36,7 +36,7 @@ from spark_prof.analyzers.summary import CheckedReport, summarize, summary_of
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
 from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS, Layout, render_report
-from spark_prof.datasets.compared import ceilings_for, opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from spark_prof.rules.gpus import SourcedFigure
 from tests.analyzers.agreeing import contradictions, screen_contradictions

@@ -20,7 +20,7 @@ from spark_prof.analyzers.recorded_work import (
 from spark_prof.analyzers.roofline.launches import Launch
 from spark_prof.analyzers.roofline.needs import ModelShape
 from spark_prof.analyzers.roofline.weight_bytes import Weights
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape
 from tests.rows import each_row

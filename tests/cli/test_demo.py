@@ -14,7 +14,7 @@ import spark_prof
 from demo.models import MODELS, write_model
 from spark_prof.cli import explore as explore_module
 from spark_prof.cli.explore import EXAMPLE, PAIR
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import prepare
 from spark_prof.traces.machine_code import CUBINS_FOLDER, keeps_cubin, list_function
 from tests.command_line import ran

@@ -27,7 +27,7 @@ from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.recorded_run import MarkerRow, RecordedGpu, RecordingSetup
 from spark_prof.analyzers.step_accounting import Books, Spread, Steps
 from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 
 from .filled import filled
 

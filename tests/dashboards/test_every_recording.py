@@ -16,7 +16,7 @@ from spark_prof.dashboards.render.limits import bounded
 from spark_prof.dashboards.section import DocumentBounds
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.dashboards.short_report import short_report
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASES, COPIES
 from tests.analyzers.findings.test_verify import right

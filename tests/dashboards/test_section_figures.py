@@ -24,7 +24,7 @@ from spark_prof.dashboards.sections.waterfall_section import (
     waterfall,
 )
 from spark_prof.dashboards.units import microseconds
-from spark_prof.datasets.compared import ceilings_for, opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.vocabulary import PHASES
 from tests.rows import each_row
 

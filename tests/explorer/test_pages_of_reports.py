@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import prepare
 from spark_prof.traces.benchmarks.read import read_benchmark
 from tests.analyzers.ranks.bundles import bundle, parallel

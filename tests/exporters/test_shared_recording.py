@@ -17,7 +17,7 @@ import pytest
 
 import spark_prof
 from spark_prof.dashboards.shared_report import shared_lines
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.exporters.pseudonyms import Pseudonyms
 from spark_prof.exporters.shared_facts import shared_text
 from spark_prof.exporters.shared_recording import share, shared_kernel

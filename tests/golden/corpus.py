@@ -86,9 +86,9 @@ def _read_once() -> None:
     import typer.main
 
     from spark_prof.analyzers import summary
-    from spark_prof.datasets import compared
+    from spark_prof.datasets import opened
 
-    read, sum_up = compared.opened, summary.summary_of
+    read, sum_up = opened.opened, summary.summary_of
     bundles: dict[str, Bundle] = {}
     summaries: dict[tuple[int, int | None], summary.ReportWithRows] = {}
 
@@ -117,7 +117,7 @@ def _read_once() -> None:
             summaries[key] = sum_up(bundle, rank)
         return summaries[key]
 
-    compared.opened, summary.summary_of = read_once, sum_up_once
+    opened.opened, summary.summary_of = read_once, sum_up_once
     typer.main.get_command = cache(typer.main.get_command)  # the same commands for every call
 
 
@@ -125,15 +125,15 @@ def _read_once() -> None:
 def reading_once() -> Iterator[None]:
     """The same for a while, after which commands read as always."""
     from spark_prof.analyzers import summary
-    from spark_prof.datasets import compared
+    from spark_prof.datasets import opened
 
-    kept = compared.opened, summary.summary_of
+    kept = opened.opened, summary.summary_of
     _read_once()
     try:
         yield
     finally:
         OPEN.close()
-        compared.opened, summary.summary_of = kept
+        opened.opened, summary.summary_of = kept
 
 
 def _prepare(cache: str) -> None:

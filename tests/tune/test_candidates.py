@@ -17,7 +17,7 @@ from spark_prof.ab.sides import Side, parse_side
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_command import engine_words, split
 from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.rules.backend_order import orders
 from spark_prof.rules.tune_candidates import MOST_TOKENS, SWAPS, TRAITS, TUNABLES, Tunable
 from spark_prof.tune.candidates import Allowed, _not_installed, candidates_of, table_rows

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_prof.analyzers.ranks.rank_clocks import wanted_shifts
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.exporters.shared_recording import share
 from spark_prof.exporters.table_folder import Selection, write_tables
 from spark_prof.traces.bundle import Bundle

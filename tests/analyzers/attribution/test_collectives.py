@@ -10,7 +10,7 @@ import pytest
 
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.vocabulary import EXCHANGES
 from tests.analyzers.attribution.memory import (
     PACKED,

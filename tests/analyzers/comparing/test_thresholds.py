@@ -22,7 +22,7 @@ from spark_prof.analyzers.comparing.thresholds import (
     check,
     gate_outcome_of,
 )
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.compared import opened
+from spark_prof.datasets.opened import opened
 from spark_prof.traces.readers.engine_log import read_engine_log
 from tests.analyzers.fallbacks.issue_runs import (
     A100,

@@ -15,7 +15,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views import waterfall
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, SMALL_US, waterfall_of
 from spark_prof.dashboards.render import Layout, render_report
-from spark_prof.datasets.compared import ceilings_for, opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from tests.dashboards.sample import SAMPLES
 from tests.rows import each_row
 
