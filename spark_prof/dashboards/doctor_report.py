@@ -24,11 +24,10 @@ from spark_prof.dashboards.section import Cell, Document, Section, document, lis
 from spark_prof.dashboards.sections import (
     audit_section,
     ceiling_section,
-    issue_section,
     run_section,
     startup_section,
 )
-from spark_prof.dashboards.sections.issue_section import every_issue, issue_list
+from spark_prof.dashboards.sections.audit_section import every_issue, issue_list
 from spark_prof.dashboards.short_report import abridged
 from spark_prof.dashboards.units import MISSING, bandwidth, count, microseconds, operations, shorten
 from spark_prof.dashboards.verdict_sentence import verdict_sentence
@@ -172,7 +171,7 @@ def document_of(diagnosis: Diagnosis) -> Document:
 
 def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield run_section.findings(diagnosis.findings)
-    yield from issue_section.known_issues(diagnosis.audit)
+    yield from audit_section.known_issues(diagnosis.audit)
     if diagnosis.audit is not None:
         yield from _of_audit(diagnosis.audit)
     yield from startup_section.sections(diagnosis.startup, diagnosis.memory)

@@ -14,7 +14,6 @@ from spark_prof.dashboards.sections import (
     context_section,
     conversion_section,
     counter_section,
-    issue_section,
     kernel_section,
     layer_section,
     prefill_section,
@@ -108,7 +107,7 @@ def _sections_by_word(
         "other_conversions": lambda: [conversion_section.uncounted(report)],
         "modules": lambda: [kernel_section.modules(report)],
         "audit": lambda: [audit_section.layers(report.audit)],
-        "known": lambda: issue_section.known_issues(report.audit),
+        "known": lambda: audit_section.known_issues(report.audit),
         "notes": lambda: [run_section.notes(report)],
     }
 

@@ -36,7 +36,7 @@ from spark_prof.dashboards.section import (
     table,
 )
 from spark_prof.dashboards.sections import (
-    issue_section,
+    audit_section,
     layer_section,
     request_section,
     run_section,
@@ -91,7 +91,7 @@ def short_report(report: Report) -> Document:
         token_section.by_batch(report),
     )
     findings = shown_findings(report.findings)
-    issues = issue_section.short_known_issues(report.audit)
+    issues = audit_section.short_known_issues(report.audit)
     below = (issues, listed("caveats", "Caveats", _caveats(report)), _more(report))
     for kernels, parts, most in _ROWS:
         change_sections = changes(findings[:most], _LONGEST_TEXT, report.findings)

@@ -17,7 +17,7 @@ from spark_prof.rules.known_issue import (
     Model,
     Traced,
 )
-from spark_prof.rules.versions import VersionWindow
+from spark_prof.rules.vllm_versions import VersionWindow
 
 _BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 _DEEPSEEK_V4 = Model(r"Deepseek-?V4(?!_?1|\.1)")

@@ -18,7 +18,7 @@ from spark_prof.rules.known_issue import (
     Runs,
     Traced,
 )
-from spark_prof.rules.versions import VersionWindow
+from spark_prof.rules.vllm_versions import VersionWindow
 
 _NATIVE_FP4 = r"nvfp4 .*(FlashInfer|Cutlass)|(FlashInfer\w*|Cutlass)NvFp4Linear"
 _A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
