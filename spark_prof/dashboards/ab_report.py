@@ -65,7 +65,7 @@ def _short_sections(result: AbOutcome, rows: int, longest: int, source: str) -> 
 
 def _gate(result: AbOutcome) -> Section:
     """Side against side; what bounds are, and a against itself, is for those who ask."""
-    gate = replace(ab_sections.gate(result), title="The same answers", intro=())
+    gate = replace(ab_sections.gate(result.gates), title="The same answers", intro=())
     compared = tuple(row for row in gate.rows if str(row[-1]))
     return replace(gate, rows=compared)
 
@@ -154,7 +154,7 @@ def _sections(result: AbOutcome, each_layer: bool, source: str) -> Iterator[Sect
     yield ab_sections.gains(result)
     yield ab_sections.serving(result, source)
     yield ab_sections.itself(result)
-    yield ab_sections.gate(result)
+    yield ab_sections.gate(result.gates)
     yield ab_sections.text(result)
     yield ab_sections.reasons(result)
     yield ab_sections.layers(result)
