@@ -79,7 +79,7 @@ def ab(
     out: run_options.Folder = None,
     limit: options.Limit = None,
     section: options.Section = None,
-    all_sections: run_options.AllSections = False,
+    all_sections: options.AllSections = False,
     apply: Annotated[
         bool,
         typer.Option(
