@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.prefill.prefill_rows import (
+from spark_prof.analyzers.prefill_costs import (
     ChunkCost,
     Prefill,
     PromptAttention,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_prof.analyzers.model import ReplicaRow
-from spark_prof.analyzers.ranks.replica_load import replica_load
+from spark_prof.analyzers.ranks.rank_rows import replica_load
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from tests.support import Piece, Recorded, engine, step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import string
 
-from spark_prof.random_words import looks_random
+from spark_prof.redact_lines import looks_random
 from tests.rows import each_row
 
 

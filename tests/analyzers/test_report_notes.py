@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.overhead import overhead_of
-from spark_prof.analyzers.pauses import pauses_of
+from spark_prof.analyzers.report_notes import pauses_of
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.sections.time_section import overhead
 from spark_prof.traces.assemble import assemble

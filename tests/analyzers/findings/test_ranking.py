@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.claims import held_to_parts, parts_of_token, token_ms
-from spark_prof.analyzers.findings.ranking import RULES
+from spark_prof.analyzers.findings.ranking import RULES, held_to_parts, parts_of_token, token_ms
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import open_bundle

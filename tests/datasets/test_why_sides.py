@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.datasets.bench_rates import bench_rates, measured_rates
+from spark_prof.datasets.why_sides import bench_rates, measured_rates
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 
