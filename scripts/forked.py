@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,9 +21,20 @@ _OWN = ("spark_prof", "tests", "conftest")
 
 
 class Failures:
-    """A plugin of pytest that remembers the first test that fails."""
+    """A plugin of pytest that remembers the first test that fails, and skips what is too late."""
 
     failed = ""
+    until = 0.0  # in seconds that this process computed; 0 for any time
+
+    def pytest_runtest_setup(self) -> None:
+        """Begins no test after the last second."""
+        if self.is_late:
+            pytest.skip("no time is left")
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return 0 < self.until < time.process_time()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """How a test, or the collecting of a file, ended."""
@@ -81,7 +93,8 @@ class Collected(Failures):
         """The first of these tests that fails with a file changed; empty where none does.
 
         Args:
-            seconds: that they may compute; what computes longer has no end.
+            seconds: that they may compute: later ones are left out, and one that then computes
+                for twice as long has no end.
         """
         whole = file.read_bytes() if file else b""
         answer = self.tree / "first-failure"
@@ -90,8 +103,9 @@ class Collected(Failures):
         if pid == 0:
             try:
                 os.setsid()
-                most = round(seconds)
+                most = 2 * round(seconds) + 10
                 resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
+                self.until = seconds
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 for stream in (0, 1, 2):
                     os.dup2(nowhere, stream)
@@ -115,15 +129,27 @@ class Collected(Failures):
         if file is not None and not self._patch(file, whole, after):
             for name in [n for n in sys.modules if n.split(".")[0] in _OWN]:
                 del sys.modules[name]
-            fresh = Failures()
-            code = pytest.main([*PLAIN, f"--rootdir={self.tree}", *names], plugins=[fresh])
-            return fresh.failed or ("" if code in (0, 5) else f"exit code {int(code)}")
+            return self._anew(names)
         items = [self.items[name] for name in names if name in self.items]
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if self.failed:
+            if self.failed or self.is_late:
                 break
         return self.failed
+
+    def _anew(self, names: Sequence[str]) -> str:
+        """The same where package and tests are imported anew, a few files at a time."""
+        files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+        fresh, begin, many = Failures(), 0, 1
+        fresh.until = self.until
+        while begin < len(files) and not fresh.is_late:
+            some = set(files[begin : begin + many])
+            own = [name for name in names if name.partition("::")[0] in some]
+            code = pytest.main([*PLAIN, f"--rootdir={self.tree}", *own], plugins=[fresh])
+            if fresh.failed or code not in (0, 5):
+                return fresh.failed or f"exit code {int(code)}"
+            begin, many = begin + many, 2 * many
+        return ""
 
     def _patch(self, file: Path, whole: bytes, after: bytes) -> bool:
         """Whether all that changes is what functions do: they do it from now on."""

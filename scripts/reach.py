@@ -116,8 +116,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begins; with several processes the one that shares out the tests runs none of them."""
     global _reach
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
-        functools.cache = _counted(functools.cache)  # type: ignore[assignment]
-        functools.lru_cache = _counted(functools.lru_cache)  # type: ignore[assignment]
+        functools.cache = _counted(functools.cache)
+        functools.lru_cache = _counted(functools.lru_cache)
         _reach = Reach()
 
 
