@@ -19,15 +19,16 @@ import argparse
 import ast
 import copy
 import json
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from scripts.forked import Collected
@@ -156,16 +157,20 @@ def chosen(paths: Sequence[str], seed: int, count: int, since: str | None) -> li
     """The mutants to run, by seed."""
     lines = changed_since(since) if since else None
     known = {row.split(" # ")[0].strip() for row in EQUIVALENT.read_text().splitlines()}
-    every = []
+    every: list[tuple[str, Mutant]] = []
+    numbers: Counter[str] = Counter()
     for path in paths:
         folder = ROOT / path
         for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
             name = file.relative_to(ROOT).as_posix()
             for mutant in mutants_of(name, file.read_text(encoding="utf-8")):
                 wanted = lines is None or mutant.line in lines.get(name, ())
+                numbers[mutant.name] += 1
                 if wanted and mutant.name not in known:
-                    every.append(mutant)
-    return random.Random(seed).sample(every, min(count, len(every)))
+                    text = f"{seed} {numbers[mutant.name]} {mutant.name}"
+                    every.append((sha256(text.encode()).hexdigest(), mutant))
+    # What is drawn stays drawn where other lines change.
+    return [mutant for _, mutant in sorted(every, key=lambda pair: pair[0])[:count]]
 
 
 def mirror(file: str) -> str:

@@ -50,6 +50,8 @@ def test_a_seed_chooses_the_same() -> None:
     assert one == mutants.chosen(paths, 3, 10, None)
     assert len({mutant.name for mutant in one}) > 5
     assert one != other
+    # A draw of more has the same ones first.
+    assert mutants.chosen(paths, 3, 20, None)[:10] == one
 
 
 SOURCE = """\
