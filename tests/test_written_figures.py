@@ -137,6 +137,8 @@ def test_a_name_is_whole_up_to_sixty_characters(parts: list[str]) -> None:
     for length in (59, 60, 61):
         plain = "n" * length
         assert (short_name(plain) == plain) is (length <= 60)
+        inside = f"{'n' * (length - 8)}::bb::cc"
+        assert short_name(inside) == (inside if length <= 60 else "bb::cc")
 
 
 @MANY
