@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 
 from spark_prof.analyzers.clients.client_comparison import _concurrency, _verdict
 from spark_prof.analyzers.clients.client_rows import ClientComparison
+from spark_prof.kernels.dispatch import DispatchChoice, configured
 from spark_prof.speculate.best_k import Best, DraftCount, StepCost
 from spark_prof.speculate.speculate_result import Measured, served_drafts
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun
@@ -72,3 +74,27 @@ def test_drafts_that_are_as_slow_as_none_are_not_served() -> None:
     for loaded, drafts in ((20.5, 0), (20.75, 0), (20.76, 2), (30.0, 2)):
         served = served_drafts(bests, [Measured(8, 128, (), (loaded, loaded))], 128)
         assert served == {1: 1, 8: drafts}
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A configuration as far as it is looked at."""
+
+    warps: int
+    split: int
+
+
+@pytest.mark.parametrize("columns", [128, 129, 512])
+def test_a_measured_configuration_is_taken_where_its_warps_can_share_the_columns(
+    columns: int,
+) -> None:
+    default = Launched(1, 1)
+    for warps in range(-1, 66):
+        for split in range(-1, 6):
+            given = Launched(warps, split)
+            units = -(-columns // 128)
+            fits = 1 <= warps <= 32 and 1 <= split <= units and warps % split == 0
+            choice = configured(DispatchChoice(asdict(given), "measured"), default, columns)
+            assert choice == DispatchChoice(given if fits else default, "measured"), given
+    assert configured(DispatchChoice(None, "slower"), default, 128).config is None
+    assert configured(DispatchChoice({}, "unknown"), default, 128).config == default
