@@ -16,7 +16,7 @@ from types import CodeType, FunctionType
 
 import pytest
 
-PLAIN = ("-x", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow")
+PLAIN = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow")
 _OWN = ("spark_prof", "tests", "conftest")
 
 
@@ -145,7 +145,7 @@ class Collected(Failures):
         while begin < len(files) and not fresh.is_late:
             some = set(files[begin : begin + many])
             own = [name for name in names if name.partition("::")[0] in some]
-            code = pytest.main([*PLAIN, f"--rootdir={self.tree}", *own], plugins=[fresh])
+            code = pytest.main([*PLAIN, "-x", f"--rootdir={self.tree}", *own], plugins=[fresh])
             if fresh.failed or code not in (0, 5):
                 return fresh.failed or f"exit code {int(code)}"
             begin, many = begin + many, 2 * many
