@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pandas as pd
+import pytest
 
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, BatchRow, EngineSetup
@@ -15,6 +16,8 @@ from spark_prof.analyzers.findings.claims import held_to_parts, parts_of_token
 from spark_prof.analyzers.findings.engine_setup import SETUP
 from spark_prof.analyzers.findings.measured_gains import _like
 from spark_prof.analyzers.findings.rule import has_qk_norm
+from spark_prof.analyzers.host import host_summary
+from spark_prof.analyzers.host.host_rows import HostCode, HostStage
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.analyzers.requests.request_rows import FirstTokenPart, LimitRow
 from spark_prof.analyzers.roofline.roofline_rows import (
@@ -31,11 +34,13 @@ from spark_prof.kernels.tuning import known_runs
 from spark_prof.rules import thresholds as t
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.rules.thresholds import Threshold
+from spark_prof.traces.bundle import Bundle
 from tests.analyzers.findings.reports import (
     HEALTHY,
     MARLIN,
     STEP_US,
     STEPS,
+    books,
     gaps,
     kernel,
     shape,
@@ -205,6 +210,25 @@ def _norms(width: float) -> bool:
     return has_qk_norm(rows)
 
 
+def _host(samples: int = 1000, share: float = 0.9, gap: float = 0.2, sure: float = 0.8) -> Report:
+    """Stacks in gaps, by the lower end of the interval of their stage."""
+    stage = HostStage("schedule", samples, 1.0, share, 1.0, gap * STEP_US, 0.1)
+    host = HostCode(
+        rounds=5 * samples, gap_samples=samples, gap_us=gap * STEP_US, inside_us=0.0,
+        between_us=gap * STEP_US, steps=100, covered=0.9, sure=sure, unknown=0.0, error_us=500.0,
+        enough=True, stages=(stage,),
+    )  # fmt: skip
+    return replace(HEALTHY, books=books(0.0), host=host)
+
+
+def _spins(share: float) -> bool:
+    rows = pd.DataFrame({"process": ["p"], "name": ["t"], "thread": [1], "python": [False],
+                         "cpu_ns": [round(1e6 * share)], "wall_ns": [10**6]})  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_summary, "host_table", lambda bundle, name: rows)
+        return bool(host_summary._busy(cast(Bundle, None), {"p"}))
+
+
 FAR, DRAFTS = "far-from-memory-floor", "drafts-do-not-pay"
 WIDE = "bf16-weights-dominate"
 REREAD = "read-more-than-needed"
@@ -263,4 +287,10 @@ PLANTED = (
     Planted(t.NOTHING_LEFT, "", lambda x: bool(_claims(1 - 0.5 * x, 0.5)[1].within)),
     Planted(t.SAME_BYTES, "", _same_bytes),
     Planted(t.QK_NORM_WIDTH, "small-kernels", _norms, at=True),
+    Planted(t.HOST_SAMPLES, "host-code", seen_by("host-code", lambda x: _host(samples=round(x))),
+            at=True),
+    Planted(t.HOST_SHARE, "host-code", seen_by("host-code", lambda x: _host(share=x)), at=True),
+    Planted(t.HOST_GAP, "host-code", seen_by("host-code", lambda x: _host(gap=x)), at=True),
+    Planted(t.HOST_SURE, "host-code", seen_by("host-code", lambda x: _host(sure=x)), at=True),
+    Planted(t.SPINNING_SHARE, "", _spins, at=True),
 )  # fmt: skip
