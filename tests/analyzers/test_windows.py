@@ -11,7 +11,7 @@ import pytest
 
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.dashboards.render import RENDERERS
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
 from tests.analyzers.reported import reported
