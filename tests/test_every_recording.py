@@ -30,7 +30,7 @@ from spark_prof.errors import CommandError
 from spark_prof.tune.engine_traits import recorded_facts
 from spark_prof.vocabulary import BASES, COMPONENTS, COPIES
 from tests.analyzers.agreeing import contradictions, screen_contradictions
-from tests.analyzers.findings.test_claims import overclaimed
+from tests.analyzers.findings.test_ranking import overclaimed
 from tests.analyzers.findings.test_verify import right
 from tests.golden.corpus import RECORDINGS
 from tests.tune.test_candidates import check_candidates
