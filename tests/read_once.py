@@ -99,12 +99,12 @@ def reading_once() -> Iterator[None]:
         yield
         return
     from spark_prof.analyzers import summary
-    from spark_prof.datasets import compared, opened
+    from spark_prof.datasets import opened
 
     instead = {
         "opened": (opened.opened, _opened_once(opened.opened)),
         "summary_of": (summary.summary_of, _summed_once(summary.summary_of)),
-        "read_side": (compared.read_side, _sides_once(compared.read_side)),
+        "read_side": (opened.read_side, _sides_once(opened.read_side)),
     }
     _replace(instead)
     _active = True
