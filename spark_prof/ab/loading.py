@@ -65,6 +65,7 @@ class Loading:
     setting: AbRun
     sides: Sequence[str]  # "a" or "b", one a start
     _loaded: dict[int, tuple[Engine, Callable[[], Facts]]] = field(default_factory=dict)
+    _tried: set[int] = field(default_factory=set)
 
     @contextmanager
     def all(self) -> Iterator[None]:
@@ -86,18 +87,33 @@ class Loading:
         if number in self._loaded:
             engine, facts = self._loaded.pop(number)
             try:
-                yield engine, facts()
+                if loaded := self._beside_others(number, facts):
+                    yield engine, loaded
+                    return
             finally:
                 engine.__exit__(None, None, None)
-            return
         with self._engine(number) as engine:
             yield engine, self._load(engine, number)
+
+    def _beside_others(self, number: int, facts: Callable[[], Facts]) -> Facts | None:
+        """The facts of an engine that loaded at the same time; None where that failed.
+
+        Engines that compile the same kernels at the same time may fail where one alone does not.
+        """
+        try:
+            return facts()
+        except CommandError as error:
+            reason = str(error).partition(";")[0]
+            self.setting.say(f"engine {number + 1} did not load beside the others ({reason})")
+            return None
 
     def _engine(self, number: int) -> Engine:
         name = self.sides[number]
         side = self.setting.a if name == "a" else self.setting.b
         swaps = SwapSettings({ALONE: side.swaps})
-        return self.setting.engine(side, swaps, f"engine-{number + 1}-{name}.log")
+        again = "-again" if number in self._tried else ""
+        self._tried.add(number)
+        return self.setting.engine(side, swaps, f"engine-{number + 1}-{name}{again}.log")
 
     def _load(self, engine: Engine, number: int) -> Facts:
         """Loads the model; before the first start also reads the arguments of side b."""

@@ -24,6 +24,7 @@ from spark_prof.dashboards.sections import (
     roofline_section,
     run_section,
     speculation_section,
+    startup_section,
     time_section,
     token_section,
     token_time_section,
@@ -111,6 +112,8 @@ def _sections_by_word(
         "modules": lambda: [kernel_section.modules(report)],
         "audit": lambda: [audit_section.layers(report.audit)],
         "known": lambda: issue_section.known_issues(report.audit),
+        "startup": lambda: startup_section.sections(report.startup, None),
+        "memory": lambda: startup_section.measured(report.memory),
         "notes": lambda: [run_section.notes(report)],
     }
 
