@@ -24,6 +24,7 @@ from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse
+from spark_prof.analyzers.host.host_rows import HostCode
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.pauses import Pauses
 from spark_prof.analyzers.prefill.prefill_rows import Prefill
@@ -237,6 +238,7 @@ class Report:
     # What takes the memory of each rank's GPU, of its process and of the host; none where nothing
     # measured it.
     memory: tuple[MemoryAccount, ...] = ()
+    host: HostCode | None = None  # which code the GPU waits for; None where no stacks were sampled
 
     @property
     def broken(self) -> tuple[str, ...]:
