@@ -31,7 +31,7 @@ from spark_prof.swaps.swap_settings import kernel_folders
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
-from spark_prof.tune.budget import Budget
+from spark_prof.tune.bench import Budget
 from spark_prof.tune.candidates import Allowed, candidates_of
 from spark_prof.tune.drafts import (
     SOURCE,
