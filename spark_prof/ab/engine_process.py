@@ -145,11 +145,16 @@ class Engine:
         return self._child is not None and self._child.poll() is None
 
     def start(
-        self, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        drafts: tuple[int, ...] | None = None,  # as of `Start`, where the drafter is as served
     ) -> Facts:
         """Builds the engine, of the command's arguments or others, with further variables."""
         arguments = self._command.arguments if arguments is None else arguments
-        request = Start(self._command.form, tuple(arguments), dict(environment or {}))
+        request = Start(
+            self._command.form, tuple(arguments), dict(environment or {}), drafts, bool(drafts)
+        )
         return self.ask(request, Facts, "starting")
 
     def ask(self, request: Request, kind: type[_Kind], doing: str) -> _Kind:

@@ -189,6 +189,7 @@ class Gate:
     requests: int  # the batch size
     verdict: GateVerdict  # what came out
     prompt_tokens: int = USUAL_CONTEXT  # of each request
+    behind: int = 0  # positions behind accepted drafts, where an engine drafts
 
 
 @dataclass(frozen=True)

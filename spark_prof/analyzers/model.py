@@ -24,6 +24,7 @@ from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse
+from spark_prof.analyzers.host.host_rows import HostCode
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.pauses import Pauses
 from spark_prof.analyzers.prefill.prefill_rows import Prefill
@@ -33,6 +34,7 @@ from spark_prof.analyzers.requests.request_rows import RequestSummary
 from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, StreamedWeights
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
+from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.step_time import Ledger
 
@@ -232,6 +234,11 @@ class Report:
     # What context costs a decode step, at the batch size that tells most; None without such steps.
     context: ContextCost | None = None
     prefill: Prefill | None = None  # what reading prompts takes; None where no step reads any
+    startup: Startup | None = None  # what the engine's start took; None where nothing tells
+    # What takes the memory of each rank's GPU, of its process and of the host; none where nothing
+    # measured it.
+    memory: tuple[MemoryAccount, ...] = ()
+    host: HostCode | None = None  # which code the GPU waits for; None where no stacks were sampled
 
     @property
     def broken(self) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse, graph_use
+from spark_prof.analyzers.host.host_rows import HostCode
+from spark_prof.analyzers.host.host_summary import host_of
 from spark_prof.analyzers.layer_consistency import without_layers
 from spark_prof.analyzers.lookup import copies_in
 from spark_prof.analyzers.model import (
@@ -78,10 +80,15 @@ from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
 from spark_prof.analyzers.speculation.speculation_summary import speculation_of
+from spark_prof.analyzers.startup.held_memory import memory_of
+from spark_prof.analyzers.startup.marked_start import marked_start
+from spark_prof.analyzers.startup.start_account import startup_of
+from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
 from spark_prof.analyzers.step_accounting import Books, Steps, books, steps_of
 from spark_prof.analyzers.step_time import Ledger, token_ledgers
 from spark_prof.analyzers.swapped_run import swaps_of
 from spark_prof.traces.benchmarks.load_test import imported_runs
+from spark_prof.traces.engine_starts import starts_in
 from spark_prof.traces.swapped import layers_of
 
 
@@ -346,6 +353,28 @@ class RecordedReport(LazyReport):
         return prefill_of(
             facts.bundle, facts.rank, facts.placed, facts.steps, self.kernels, self.roofline, budget
         )
+
+    @cached_property
+    def startup(self) -> Startup | None:
+        """What the engine's start took: by its processes' marks, else by its log."""
+        facts = self.facts
+        marked = marked_start(starts_in(facts.bundle))
+        return marked or (startup_of(facts.log) if facts.log else None)
+
+    @cached_property
+    def memory(self) -> tuple[MemoryAccount, ...]:
+        """What takes the memory of GPUs and host."""
+        return memory_of(self.facts.bundle)
+
+    @cached_property
+    def host(self) -> HostCode | None:
+        """Which code of the host the GPU waits for, in steps of all batch sizes."""
+        if self.every_batch is not None:
+            return self.every_batch.host
+        facts = self.facts
+        if not facts.timed:
+            return None
+        return host_of(facts.bundle, facts.rank, facts.placed, facts.steps)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

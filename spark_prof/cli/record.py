@@ -83,6 +83,12 @@ def record(
     nvtx: Annotated[
         bool, typer.Option("--nvtx", help="Also record the NVTX ranges of the command.")
     ] = False,
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host", help="Also sample the Python stacks of its processes from outside (py-spy)."
+        ),
+    ] = False,
     attach: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Record the server that listens there instead."),
@@ -115,8 +121,8 @@ def record(
     folder = (out or Path(time.strftime("spark-prof-%Y%m%d-%H%M%S"))).absolute()
     if batch_sizes is not None and not steady:
         raise CommandError("--batch-sizes belongs to --steady; give both")
-    if duty_cycle is None and steady:
-        duty_cycle = "25/50"
+    if duty_cycle is None and (steady or host):
+        duty_cycle = "25/50"  # without recorded kernels a step has no gaps
     if steady and warmup_steps:
         raise CommandError("--steady waits by itself until steps settle; leave out --warmup-steps")
     if nvtx and (attach or backend not in (BackendOption.AUTO, BackendOption.CUPTI)):
@@ -124,6 +130,8 @@ def record(
             "--nvtx needs the CUPTI backend from the start of a command; leave it out "
             "(the nsys backend keeps NVTX in its own report)"
         )
+    if host and attach:
+        raise CommandError("--host needs a command that spark-prof starts; leave it out")
     stretch, period = 0, 0
     if duty_cycle is not None:
         numbers = whole_numbers(duty_cycle, "--duty-cycle 50/1000", separator="/", repeats=True)
@@ -145,6 +153,7 @@ def record(
         backend=backend.value,
         counters=counters,
         nvtx=nvtx,
+        host=host,
     )
     screen = live_screen(settings.pieces) if live and answer is WriteReceipt.TEXT else None
     if attach:

@@ -65,7 +65,7 @@ def _sections(result: AbOutcome, each_layer: bool, source: str) -> Iterator[Sect
     yield ab_sections.gains(result)
     yield ab_sections.serving(result, source)
     yield ab_sections.itself(result)
-    yield ab_sections.gate(result)
+    yield ab_sections.gate(result.gates)
     yield ab_sections.text(result)
     yield ab_sections.reasons(result)
     yield ab_sections.layers(result)

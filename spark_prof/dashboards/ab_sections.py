@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from spark_prof.ab.accuracy_gate import GateVerdict, LayerError, LogitFigures
@@ -103,7 +103,7 @@ def itself(result: AbOutcome) -> Section:
     return table("ab_itself", "Side a against itself", result.aa, columns, intro)
 
 
-def gate(result: AbOutcome) -> Section:
+def gate(gates: Sequence[Gate]) -> Section:
     """The logits of both sides over the same tokens, and what they must keep to."""
     columns = (
         Column(""),
@@ -112,9 +112,7 @@ def gate(result: AbOutcome) -> Section:
         Column("Verdict"),
     )
     rows = tuple(
-        row
-        for batch_gate in result.gates
-        for row in _gate_rows(_of_batch(batch_gate), batch_gate.verdict)
+        row for batch_gate in gates for row in _gate_rows(_of_batch(batch_gate), batch_gate.verdict)
     )
     intro = (
         "Both sides compute the same positions, each after the tokens that a chose. Agree: the "
@@ -125,7 +123,7 @@ def gate(result: AbOutcome) -> Section:
     )
     whys = dict.fromkeys(
         f"Bounds: {batch_gate.verdict.bounds.why}."
-        for batch_gate in result.gates
+        for batch_gate in gates
         if batch_gate.verdict.bounds
     )
     return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))

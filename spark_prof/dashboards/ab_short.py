@@ -47,7 +47,7 @@ def _sections(result: AbOutcome, rows: int, longest: int, source: str) -> Iterat
 
 def _gate(result: AbOutcome) -> Section:
     """Side against side; what bounds are, and a against itself, is for those who ask."""
-    gate = replace(ab_sections.gate(result), title="The same answers", intro=())
+    gate = replace(ab_sections.gate(result.gates), title="The same answers", intro=())
     compared = tuple(row for row in gate.rows if str(row[-1]))
     return replace(gate, rows=compared)
 

@@ -14,6 +14,7 @@ from spark_prof.dashboards.sections import (
     context_section,
     conversion_section,
     counter_section,
+    host_section,
     issue_section,
     kernel_section,
     layer_section,
@@ -24,6 +25,7 @@ from spark_prof.dashboards.sections import (
     roofline_section,
     run_section,
     speculation_section,
+    startup_section,
     time_section,
     token_section,
     token_time_section,
@@ -37,6 +39,7 @@ FIGURES: Mapping[str, Callable[[Report], Plot]] = {
     "layers": layer_section.layer_heatmap,
     "roofline": roofline_section.kernels_and_memory,
     "context-kinds": context_section.context_lines,
+    "host-functions": host_section.flame_graph,
 }
 """By the section of the report in which each stands."""
 
@@ -86,6 +89,7 @@ def _sections_by_word(
         "speculation": lambda: speculation_section.sections(report),
         "context": lambda: context_section.sections(report),
         "prefill": lambda: prefill_section.sections(report),
+        "host": lambda: host_section.sections(report),
         "layers": lambda: [layer_section.layers(report, layer_columns)],
         "books": lambda: [time_section.accounting(report)],
         "overhead": lambda: [time_section.overhead(report)],
@@ -111,6 +115,8 @@ def _sections_by_word(
         "modules": lambda: [kernel_section.modules(report)],
         "audit": lambda: [audit_section.layers(report.audit)],
         "known": lambda: issue_section.known_issues(report.audit),
+        "startup": lambda: startup_section.sections(report.startup, None),
+        "memory": lambda: startup_section.measured(report.memory),
         "notes": lambda: [run_section.notes(report)],
     }
 

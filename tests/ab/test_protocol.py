@@ -137,6 +137,8 @@ def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
         tmp_path / "failing", *options, model={"die": "Start", "die_in": "b"}, words=words
     )
     assert failing.code == 2
+    assert "did not load beside the others" in failing.errors
+    assert [path.name for path in failing.folder.glob("*-again.log")] == ["engine-2-b-again.log"]
     unfixed = run(tmp_path / "unfixed", *options)
     assert unfixed.code == 2
     assert "--kv-cache-memory-bytes" in unfixed.errors

@@ -225,9 +225,6 @@ def test_what_no_side_can_do_is_said_once() -> None:
     assert "up to 16 tokens" in _why(_table(_GPT, sizes=(64,)), "moe=spark_prof")
     assert "moe=spark_prof" in _words(_table(_GPT, sizes=(64, 1)))
     assert "NVIDIA GPU" in _why(_table(_CPU), "moe=spark_prof")
-    drafts = _table(_GPT, """vllm serve m -sc '{"method": "ngram"}'""")
-    assert not drafts.candidates
-    assert [row.source for row in drafts.left_out] == ["speculation"]
     report, facts = _recorded(_GPT)
     without = candidates_of(report, _command(("m",)), replace(facts, flashinfer=""), _NONE)
     assert _why(without, "--moe-backend=flashinfer_cutlass") == "FlashInfer is not installed"

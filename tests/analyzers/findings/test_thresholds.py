@@ -119,7 +119,8 @@ ELSEWHERE = {
     "nearly-always-accepted", "most-drafts", "outside-graphs", "queue-requests", "queue-share",
     "bound-batches", "kv-full", "repeated-share", "quantized-share", "head-share",
     "head-cast-share", "padded-times", "padded-steps", "same-statistic", "nothing-left",
-    "same-bytes", "qk-norm-width",
+    "same-bytes", "qk-norm-width", "host-samples", "host-share", "host-gap", "host-sure",
+    "spinning-share",
 }  # fmt: skip
 """Those that need more than one value of a healthy report: the tests beside have some of them."""
 
