@@ -38,6 +38,7 @@ from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase,
 from spark_prof.analyzers.roofline.weight_bytes import stored_as, weights_of_tensors
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
+from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.step_time import Ledger
 from spark_prof.rules.components import DRAFTER, LM_HEAD
@@ -240,6 +241,10 @@ class Report:
     # What context costs a decode step, at the batch size that tells most; None without such steps.
     context: ContextCost | None = None
     prefill: Prefill | None = None  # what reading prompts takes; None where no step reads any
+    startup: Startup | None = None  # what the engine's start took; None where nothing tells
+    # What takes the memory of each rank's GPU, of its process and of the host; none where nothing
+    # measured it.
+    memory: tuple[MemoryAccount, ...] = ()
 
     @property
     def broken(self) -> tuple[str, ...]:

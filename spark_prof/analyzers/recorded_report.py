@@ -79,10 +79,15 @@ from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.speculation.draft_costs import speculation_of
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
+from spark_prof.analyzers.startup.held_memory import memory_of
+from spark_prof.analyzers.startup.marked_start import marked_start
+from spark_prof.analyzers.startup.start_account import startup_of
+from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
 from spark_prof.analyzers.step_accounting import Books, Steps, books, steps_of
 from spark_prof.analyzers.step_time import Ledger, token_ledgers
 from spark_prof.analyzers.swapped_run import swaps_of
 from spark_prof.traces.benchmarks.load_test import imported_runs
+from spark_prof.traces.engine_starts import starts_in
 from spark_prof.traces.swapped import layers_of
 
 
@@ -347,6 +352,18 @@ class RecordedReport(LazyReport):
         return prefill_of(
             facts.bundle, facts.rank, facts.placed, facts.steps, self.kernels, self.roofline, budget
         )
+
+    @cached_property
+    def startup(self) -> Startup | None:
+        """What the engine's start took: by its processes' marks, else by its log."""
+        facts = self.facts
+        marked = marked_start(starts_in(facts.bundle))
+        return marked or (startup_of(facts.log) if facts.log else None)
+
+    @cached_property
+    def memory(self) -> tuple[MemoryAccount, ...]:
+        """What takes the memory of GPUs and host."""
+        return memory_of(self.facts.bundle)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

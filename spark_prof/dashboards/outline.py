@@ -22,6 +22,7 @@ from spark_prof.dashboards.sections import (
     roofline_section,
     run_section,
     speculation_section,
+    startup_section,
     time_section,
     token_section,
     waterfall_section,
@@ -108,6 +109,8 @@ def _sections_by_word(
         "modules": lambda: [kernel_section.modules(report)],
         "audit": lambda: [audit_section.layers(report.audit)],
         "known": lambda: audit_section.known_issues(report.audit),
+        "startup": lambda: startup_section.sections(report.startup, None),
+        "memory": lambda: startup_section.measured(report.memory),
         "notes": lambda: [run_section.notes(report)],
     }
 

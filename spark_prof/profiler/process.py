@@ -183,11 +183,19 @@ class Process:
         value = {"tensors": list(rows)} | self._who()
         write_json(self.folder, tensors_name(self.name), value, symbols=True)
 
-    def progress(self, window: StepWindow, *, finished: bool = False, ended: str = "") -> None:
+    def progress(
+        self,
+        window: StepWindow,
+        *,
+        finished: bool = False,
+        ended: str = "",
+        memory: dict[str, Any] | None = None,
+    ) -> None:
         """Writes how far the recording is, where that has changed.
 
         Args:
             ended: what ended it, unless it was asked to end.
+            memory: what the process held when it ended.
         """
         latest = (window.state.name, window.recorded)
         if self._refused or (latest == self._latest and not finished):
@@ -195,7 +203,8 @@ class Process:
         self._latest = latest
         counts = {"passed": window.passed, "recorded": window.recorded, "closed": window.closed}
         state = {"state": window.state.name, "finished": finished, "ended": ended}
-        self.tell(state | counts | {"pauses": self.pauses.figures()})
+        at_end = {"memory_at_end": memory} if memory else {}
+        self.tell(state | counts | {"pauses": self.pauses.figures()} | at_end)
 
     def tell(self, value: dict[str, Any]) -> None:
         """Writes how far this process is, such as that it has nothing more to add."""

@@ -128,18 +128,27 @@ class _Proving:
     def _floor(self, plain: LiveDrafts, requests: int) -> tuple[Position, ...]:
         """How far the engine without drafts is from itself; its logits are kept."""
         self._run.say(f"comparing what both say at batch {requests}")
-        more = (self._logits(requests), None, self._prompts(requests))
-        batch = self._batch(plain, requests)
-        keep_logits(plain.engine, "", batch, *more)
-        return compare_logits(plain.engine, "", batch, *more, disturbed=True)
+        of = "", self._batch(plain, requests), self._logits(requests), None, self._prompts(requests)
+        try:
+            keep_logits(plain.engine, *of)
+            return compare_logits(plain.engine, *of, disturbed=True)
+        except CommandError as error:
+            return self._miss_gate(plain, requests, error)
 
     def _passes(self, served: LiveDrafts, requests: int, floor: tuple[Position, ...]) -> bool:
-        """Whether the engine with drafts says the same, which goes into the result."""
+        """Whether the engine with drafts says the same, which goes into the result.
+
+        Where that cannot be told, the result says so, and times are taken all the same.
+        """
+        if not self._logits(requests).exists():
+            return True
+        of = "", self._batch(served, requests), self._logits(requests), None
+        try:
+            positions = compare_logits(served.engine, *of, self._prompts(requests))
+        except CommandError as error:
+            self._miss_gate(served, requests, error)
+            return True
         facts = served.facts
-        positions = compare_logits(
-            served.engine, "", self._batch(served, requests), self._logits(requests), None,
-            self._prompts(requests),
-        )  # fmt: skip
         depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
         verdict = judge(positions, "kept", floor, (), depth)
         behind = sum(position.behind > 0 for position in positions)
@@ -148,6 +157,11 @@ class _Proving:
             self._run.say(f"gate, batch {requests}: {verdict.reasons[0]}")
             self._run.keeper.set(config=None, serve=(), configs=())
         return verdict.passed
+
+    def _miss_gate(self, live: LiveDrafts, requests: int, error: CommandError) -> tuple[()]:
+        live.engine.check_alive()
+        self._run.keeper.miss(f"whether drafts change answers at batch {requests}: {error}")
+        return ()
 
     def _batch(self, live: LiveDrafts, requests: int) -> PromptBatch:
         shape = MeasuredShape("decode", requests, self._context)

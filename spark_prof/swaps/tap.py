@@ -22,7 +22,6 @@ import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -302,10 +301,10 @@ class _Tapping:
         batch = self._runner.input_batch if self._batch is None else self._batch
         order = list(batch.req_ids)
         positions, self._positions = self._positions, {}
-        ends = getattr(batch, "cu_num_logits_np", None)  # fewer than scheduled may be verified
+        ends = getattr(batch, "cu_num_logits", None)  # fewer than scheduled may be verified
         widths = [self._widths.get(name, 1) for name in order]
         if ends is not None:
-            widths = [int(end - begin) for begin, end in pairwise(ends)][: len(order)]
+            widths = ends.diff().tolist()[: len(order)]
         if sum(widths) != len(logits):
             raise CommandError(f"{len(logits)} rows of logits came for {len(order)} requests")
         waiting, row = [], 0

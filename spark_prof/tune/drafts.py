@@ -112,8 +112,8 @@ def earlier_table(
         with suppress(CommandError):
             if command_of_result(path) == "speculate":
                 result = _judged_anew(read_speculate(path), drafting.acceptance)
-                alike = drafter_like(result.drafter) == drafter
-                if alike and like.fits(result.gpu, result.model):
+                same = drafter_like(result.drafter) == drafter
+                if same and like.fits(result.gpu, result.model):
                     results.append(result)
     whole = (r for r in results if set(sizes) <= {best.requests for best in _judged(r)})
     return max(whole, key=lambda result: result.taken, default=None)

@@ -57,6 +57,14 @@ def test_what_says_something_else_is_not_set(tmp_path: Path) -> None:
     assert not list(done.folder.glob(".logits*"))
 
 
+def test_where_answers_cannot_be_compared_times_are_taken_all_the_same(tmp_path: Path) -> None:
+    done = speculated(tmp_path, "--batch-sizes=1", "--acceptance=0.8,0.5,0.1", fail="Compare")
+    result = result_of(done)
+    assert result.gates == ()
+    assert any("whether drafts change answers at batch 1" in line for line in result.missing)
+    assert [proof.drafts for proof in result.proofs] == [2]
+
+
 def test_of_the_users_requests_texts_are_compared_too(tmp_path: Path) -> None:
     (tmp_path / "requests").write_text("[1, 2, 3]\n[4, 5]\n")
     result = result_of(

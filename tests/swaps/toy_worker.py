@@ -209,7 +209,7 @@ class SecondDraftingRunner(DraftingRunner):
         hidden = self.rows(output, order)
         batch = SimpleNamespace(
             req_ids=order, input_ids=self.input_ids.gpu, logits_indices=torch.tensor(self.indices),
-            cu_num_logits_np=self.ends,
+            cu_num_logits=torch.tensor(self.ends),
         )  # fmt: skip
         del self.input_ids
         self.execute_model_state = SimpleNamespace(input_batch=batch, hidden=hidden)

@@ -137,7 +137,7 @@ def _in(*modules: ModuleType) -> Iterator[FindingRule[Report]]:
 
 RULES: tuple[FindingRule[Report], ...] = (
     *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
-    *_in(draft_findings, waiting_requests, waiting_requests),
+    *_in(draft_findings, waiting_requests),
     *format_conversions.CONVERSIONS,
     *_in(format_conversions, fp4_builds),
     *FALLBACKS,

@@ -69,7 +69,7 @@ _KEYS = (
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
     "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
     "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
-    "graphs", "speculation", "context", "prefill", "known_issues",
+    "graphs", "speculation", "context", "prefill", "startup", "memory", "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and five that are made here."""
 
