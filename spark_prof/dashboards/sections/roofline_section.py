@@ -64,12 +64,12 @@ def floors(report: Report) -> Section:
         cells.Time("Kernels", "kernels_us"),
         cells.Time("Median step", "step_us"),
         cells.Share("Of it", "of_floor"),
+        cells.Share("With nodes", lambda p: p.of_bound if p.node_us else None, optional=True),
+        cells.Share("Nodes of rest", "nodes_of_distance", optional=True),
         cells.Formatted(
             "Nodes", lambda p: figure(p.nodes, ",.0f") if p.node_us else None, optional=True
         ),
         cells.Time("Their price", lambda phase: phase.node_us or None, optional=True),
-        cells.Share("Of it with nodes", lambda p: p.of_bound if p.node_us else None, optional=True),
-        cells.Share("Nodes of the distance", "nodes_of_distance", optional=True),
         cells.Share(
             "Proven for",
             lambda phase: phase.placed_us / phase.kernels_us if phase.kernels_us else None,
@@ -97,7 +97,7 @@ def _node_lines(roofline: Roofline, priced: bool) -> Iterable[str]:
             "Nodes: kernels of CUDA graphs that wait for the one before them, each "
             f"{price.least_us:.3f} us at least ({price.source}) on top of the bound. What runs "
             "beside other work, the first kernel of a step and what the host launches has no such "
-            "price. Of the distance: their share of what the step takes beyond the bound."
+            "price. Of rest: their share of what the step takes beyond the bound."
         )
 
 
