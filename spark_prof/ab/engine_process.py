@@ -25,8 +25,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.attach import Registered, recordable_among, registered, registered_in
 from spark_prof.profiler.child import descendants, end_child
 from spark_prof.profiler.commands import with_plugin_allowed
-from spark_prof.profiler.container import stage_package
-from spark_prof.profiler.container_checks import why_it_failed
+from spark_prof.profiler.container import stage_package, why_it_failed
 from spark_prof.profiler.container_run import as_here, staged
 from spark_prof.profiler.interrupts import Patience
 from spark_prof.profiler.settings import ENVIRONMENT, REGISTRY, WATCH_GRAPHS

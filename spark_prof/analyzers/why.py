@@ -10,10 +10,9 @@ from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.ceiling_rows import Question, WeightsOfModel
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import FormatChange, changed
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, TypedCommand, command, source_word
 from spark_prof.analyzers.measured_gap import Gap, gap_of
 from spark_prof.analyzers.step_time import GAPS
-from spark_prof.analyzers.typed_command import TypedCommand, command, source_word
 from spark_prof.analyzers.why_sides import ComponentCost, WhySide, parts_of_weights, resident_bytes
 from spark_prof.rules.gpus import Gpu
 from spark_prof.traces.checkpoint import Checkpoint

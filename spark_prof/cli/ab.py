@@ -79,7 +79,7 @@ def ab(
     out: run_options.Folder = None,
     limit: options.Limit = None,
     section: options.Section = None,
-    all_sections: run_options.AllSections = False,
+    all_sections: options.AllSections = False,
     apply: Annotated[
         bool,
         typer.Option(
@@ -99,7 +99,7 @@ def ab(
     from spark_prof.ab.protocol import run_ab
     from spark_prof.ab.result import exit_code, outcome_of
     from spark_prof.ab.setting import Options
-    from spark_prof.analyzers.typed_command import command as typed_command
+    from spark_prof.analyzers.finding import command as typed_command
     from spark_prof.dashboards.ab_report import render_ab
     from spark_prof.redact import redacted
 
@@ -133,8 +133,14 @@ def ab(
 
 
 def _apply(side: Side, words: list[str], kind: options.Format) -> int:
-    from spark_prof.ab.apply import exports_of, lines_of, serve_line, side_of_result
-    from spark_prof.ab.apply_container import container_serve, engine_of_result
+    from spark_prof.ab.apply import (
+        container_serve,
+        engine_of_result,
+        exports_of,
+        lines_of,
+        serve_line,
+        side_of_result,
+    )
     from spark_prof.ab.command import engine_command
 
     if kind not in (options.Format.TEXT, options.Format.JSON):

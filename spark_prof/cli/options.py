@@ -48,6 +48,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most so many rows of 
 Section = Annotated[
     list[str] | None, typer.Option(help="Only this section, such as kernels; repeatable.")
 ]
+AllSections = Annotated[bool, typer.Option("--all", help="Every section, not the one screen.")]
 
 
 def laid_out(

@@ -75,7 +75,6 @@ Folder = Annotated[
         "--out", "-o", metavar="FOLDER", help="The run's folder; by default named by the time."
     ),
 ]
-AllSections = Annotated[bool, typer.Option("--all", help="Every section, not the one screen.")]
 
 
 def sizes_of(text: str) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ def speculate(
     out: run_options.Folder = None,
     limit: options.Limit = None,
     section: options.Section = None,
-    all_sections: run_options.AllSections = False,
+    all_sections: options.AllSections = False,
 ) -> int:
     """Find how many tokens to draft, by batch size: cost, acceptance, and the option to set."""
     from spark_prof.ab.command import container_note, engine_command

@@ -64,7 +64,7 @@ def tune(
     out: run_options.Folder = None,
     limit: options.Limit = None,
     section: options.Section = None,
-    all_sections: run_options.AllSections = False,
+    all_sections: options.AllSections = False,
 ) -> int:
     """Search what makes an engine faster per token, measured and confirmed."""
     from spark_prof.ab.command import container_note, engine_command

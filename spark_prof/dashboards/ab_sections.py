@@ -23,7 +23,7 @@ from spark_prof.ab.result import (
     outcome_of,
 )
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
-from spark_prof.analyzers.typed_command import NONE, command
+from spark_prof.analyzers.finding import NONE, command
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.ab_answer import (
     agreement,

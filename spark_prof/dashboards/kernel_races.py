@@ -149,7 +149,7 @@ def _times(kind: str, report: BenchReport) -> Section:
         intro.append(f"Geometric mean of the gain: {mean:.2f} x.")
     if recorded:
         intro.append(
-            "Recorded: what the recording ran, and its time in that run, which is no contestant's."
+            "Recorded: what the recording ran, and its time in that run, which is no competitor's."
         )
     return table(kind, _TITLES[kind], timed, columns, intro)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.analyzers.typed_command import recorded, typed_by_user
+from spark_prof.analyzers.finding import recorded, typed_by_user
 from spark_prof.dashboards import ab_sections, cells, section
 from spark_prof.dashboards.chart_speculate import speculate_figures
 from spark_prof.dashboards.render import Layout, draw

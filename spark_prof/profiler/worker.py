@@ -16,20 +16,25 @@ import numpy as np
 
 from spark_prof.profiler.backends.choose import CaptureBackend, choose_backend
 from spark_prof.profiler.backends.handover import before_torch_profiler, our_profiler
-from spark_prof.profiler.batch import Batch, preempted_requests, shared_batch
+from spark_prof.profiler.batch import Batch, LaunchArguments, preempted_requests, shared_batch
 from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.introspect import describe_layers, describe_tensors
-from spark_prof.profiler.launch_arguments import LaunchArguments
 from spark_prof.profiler.memory_state import MemoryGauge, held_by_runner
-from spark_prof.profiler.piece_length import PieceLength
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.start_marks import MARKS
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.window import Sampling, SteadyWindow, StepWindow, Stretches, Take
+from spark_prof.profiler.window import (
+    PieceLength,
+    Sampling,
+    SteadyWindow,
+    StepWindow,
+    Stretches,
+    Take,
+)
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES
 

@@ -158,15 +158,6 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
     return guarded
 
 
-def _check_measured(point: SwapPoint, swap: Swap) -> None:
-    """Refuses the parts of layers without experts, of which no engine's time was measured."""
-    modules = LayerModules.of(point.module)
-    if swap.kernel == "spark_prof" and modules is not None and modules.gate is None:
-        raise SparkProfError(
-            "a layer without experts was not measured to be faster; layer=spark_prof! runs it"
-        )
-
-
 def _check_input(point: SwapPoint) -> None:
     """Refuses a layer whose input vLLM quantizes in one kernel with the activation before it.
 
@@ -178,6 +169,15 @@ def _check_input(point: SwapPoint) -> None:
         raise KernelError(
             "vLLM quantizes its input in one kernel with the activation before it, and the kernel "
             "takes it unquantized; slot layer replaces both"
+        )
+
+
+def _check_measured(point: SwapPoint, swap: Swap) -> None:
+    """Refuses the parts of layers without experts, of which no engine's time was measured."""
+    modules = LayerModules.of(point.module)
+    if swap.kernel == "spark_prof" and modules is not None and modules.gate is None:
+        raise SparkProfError(
+            "a layer without experts was not measured to be faster; layer=spark_prof! runs it"
         )
 
 

@@ -247,10 +247,10 @@ def _not_tried(
     running = {row.value for row in rows if row.implementation in kernels} | {
         value
         for layers in (report.audit.rows if report.audit else ())
-        for witness in layers.witnesses
-        if witness.who == "engine" and OPTIONS.get(layers.layer) == option
+        for source in layers.witnesses
+        if source.who == "engine" and OPTIONS.get(layers.layer) == option
         for value, row in here.items()
-        if (choice := choice_of_row(row)) and choice.family == witness.family
+        if (choice := choice_of_row(row)) and choice.family == source.family
     }
     foreign = {value: why for names, why in FOREIGN.items() for value in names.split()}
     for value in dict.fromkeys((*BACKENDS.get(option, ()), *(row.value for row in rows))):

@@ -31,7 +31,7 @@ from spark_prof.swaps.swap_settings import kernel_folders
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
-from spark_prof.tune.budget import Budget
+from spark_prof.tune.bench import Budget
 from spark_prof.tune.candidates import Allowed, candidates_of
 from spark_prof.tune.drafts import (
     SOURCE,
@@ -196,6 +196,7 @@ class _TuneRun:
             result = run_speculate(self._command, options, self._say, draw)
             if result.failure:
                 raise CommandError(f"drafts were not measured: {result.failure}")
+            self._say(f"what drafts cost is in {options.folder}")
         else:
             self._say(f"what drafts cost was measured {result.taken[:10]}; the best is confirmed")
         self._table = draft_candidates(result, drafting.config, settings.batch_sizes)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.cli.live import LiveScreen, live_screen
-from spark_prof.profiler.bottom_lines import BottomLines
+from spark_prof.cli.record import LiveScreen, live_screen
+from spark_prof.profiler.terminal import BottomLines
 from tests.profiler.test_terminal import CTRL_C, ROOT, Shown, check_whole, engine, record
 
 LINE = "print('ENGINE', done, 'SAYS', flush=True)"
@@ -89,7 +89,13 @@ def test_ctrl_c_gives_the_rows_back_and_keeps_every_step(
     assert "keeping what there is" in run.text
 
 
-@pytest.mark.parametrize("how", ["--no-live", "dumb terminal", "stdout in a file", "JSON"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "dumb terminal", "JSON",
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ("--no-live", "stdout in a file")),
+    ],
+)  # fmt: skip
 def test_where_nobody_looks_nothing_is_drawn(
     terminals: list[Shown], tmp_path: Path, how: str
 ) -> None:

@@ -23,11 +23,10 @@ from typing import Any, Literal, get_args, get_origin
 from spark_prof.ab.result import AbOutcome
 from spark_prof.analyzers.breakdown import Coverage
 from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings
-from spark_prof.analyzers.clients.client_rows import ClientRow, ClientToken
+from spark_prof.analyzers.clients.client_comparison import ClientRow, ClientToken
 from spark_prof.analyzers.comparing.comparison import PhaseComparison, SetupDifference
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.outcome import Outcome
-from spark_prof.analyzers.dataset import DatasetRecording, ReadFailure
+from spark_prof.analyzers.comparing.obstacles import Outcome
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, KnownIssue
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.fallbacks.verdict import DoctorVerdict as EngineVerdict
@@ -41,6 +40,7 @@ from spark_prof.analyzers.step_accounting import Spread
 from spark_prof.analyzers.why import Why
 from spark_prof.cli.written import WriteRecord
 from spark_prof.dashboards.render.json_report import _DERIVED, _KERNELS, _KEYS
+from spark_prof.datasets.every_recording import DatasetRecording, ReadFailure
 from spark_prof.kernels.bench import results
 from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import CheckVerdict

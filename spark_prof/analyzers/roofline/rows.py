@@ -13,7 +13,7 @@ import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
-from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.roofline.needs import LayerWork
 from spark_prof.analyzers.roofline.nodes import NodeShares
 from spark_prof.analyzers.roofline.roofline_rows import (

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of

@@ -15,8 +15,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     StreamedWeights,
 )
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, bars, label, new_figure
-from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
+from spark_prof.dashboards.charts import COLORS, NEUTRAL, TEXT, Plot, bars, label, new_figure
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import (

@@ -5,12 +5,21 @@ from __future__ import annotations
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, add_bars, label, new_figure, set_time_axes
-from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
+from spark_prof.dashboards.charts import (
+    COLORS,
+    LINES,
+    NEUTRAL,
+    TEXT,
+    Plot,
+    add_bars,
+    label,
+    new_figure,
+    set_time_axes,
+)
 from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.sections import token_time_section
+from spark_prof.dashboards.sections import token_section
 from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.sections.token_time_section import at_batch
+from spark_prof.dashboards.sections.token_section import at_batch
 from spark_prof.dashboards.units import clean, counted, microseconds, share
 
 _NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
@@ -211,7 +220,7 @@ def _intro(waterfall: Waterfall) -> tuple[str, ...]:
 
 def _speed(report: Report, waterfall: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
-    token = token_time_section.sentence(report, where)
+    token = token_section.sentence(report, where)
     if waterfall.of == "token" and waterfall.us:
         headline = report.steps.headline_and_screen
         if headline is None or headline.time == headline.screen:

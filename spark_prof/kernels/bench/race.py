@@ -189,8 +189,8 @@ def race(
         # Once more: a kernel that only sometimes is right is not timed as if it were.
         off = max(results[name].error or 0.0, _error_after_poison(runs, setting.error))
         if off <= tolerance:
-            call = of_a_call(runs.nodes, alone.nodes, calls)
-            nodes, early = (call.waiting + call.early, call.early) if call else (None, 0.0)
+            counted = of_a_call(runs.nodes, alone.nodes, calls)
+            nodes, early = (sum(counted), counted.early) if counted else (None, 0.0)
             results[name] = ImplementationResult(name, us, off, nodes=nodes, early_nodes=early)
         else:
             what = f"wrong result after {us.repeats} repeats: error {off:.3g}"
