@@ -64,6 +64,7 @@ class Owned:
         range_component: of that module, empty where its path says none.
         took_ns: median duration over the steps.
         fused: whether it reads weights of several modules, none of which has all of them.
+        reads_weight: whether it reads a weight; a table of rope is a buffer.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Owned:
     range_component: str
     took_ns: float
     fused: bool = False
+    reads_weight: bool = True
 
     @property
     def product(self) -> bool:
@@ -181,9 +183,10 @@ def _pairs(
 ) -> tuple[list[tuple[Owned, Owned]], list[Owned]]:
     """Kernels of both runs, in order within a name, and those without a partner.
 
-    Only names that occur as often in both, and owners that are more than a guess. Modules that do
-    not wait for one another, such as parallel attention and MLP, the compiler may turn around: of
-    kernels that read a weight, those of a layer that are only in another order are paired anew.
+    Only names that occur as often in both, and owners that are more than a guess; a lookup in the
+    embedding is no partner of one of that name in the table of rope. Modules that do not wait for
+    one another, such as parallel attention and MLP, the compiler may turn around: of kernels that
+    read a weight, those of a layer that are only in another order are paired anew.
     """
     times = Counter(k.name for k in eager)
     common = {n for n, count in Counter(k.name for k in other).items() if times.get(n) == count}
@@ -198,7 +201,10 @@ def _pairs(
             alone.append(kernel)
         else:
             truth = next(waiting[kernel.name])
-            if kernel.basis in KNOWN and (truth.range_role or truth.range_layer >= 0):
+            both = kernel.basis == truth.basis == "weight"
+            if both and kernel.reads_weight != truth.reads_weight:
+                alone.append(kernel)
+            elif kernel.basis in KNOWN and (truth.range_role or truth.range_layer >= 0):
                 pairs.append((truth, kernel))
     return _turned(pairs), alone
 
@@ -421,8 +427,9 @@ def decode_step(bundle: Bundle, batch: int = 1, rank: int | None = None) -> list
     shown = shown.assign(role=served)
     took = np.median([group["took"].to_numpy() for group in alike], axis=0)
     columns = (shown[column].tolist() for column in _COLUMNS)
-    fused = _fused(shown, bundle.frame("tensors", rank))
-    return [Owned(*values) for values in zip(*columns, took.tolist(), fused, strict=True)]
+    weights = shown["reads"].map(bool) if "reads" in shown else shown["basis"] == "weight"
+    facts = (took.tolist(), _fused(shown, bundle.frame("tensors", rank)), weights.tolist())
+    return [Owned(*values) for values in zip(*columns, *facts, strict=True)]
 
 
 def _fused(rows: pd.DataFrame, tensors: pd.DataFrame) -> list[bool]:

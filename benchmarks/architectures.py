@@ -47,8 +47,11 @@ from spark_prof.traces.bundle import META_FILE, Bundle
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_GPU = Path("/dev/nvidiactl").exists()
-DEVICES = tuple(sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*")))
-"""The GPUs of this host, over which the engines are spread."""
+VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+DEVICES = tuple(int(number) for number in VISIBLE.split(",") if number.isdecimal()) or tuple(
+    sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*"))
+)
+"""The GPUs of this host that may be used, over which the engines are spread."""
 APART_S = 4.0
 """Between two starts on a GPU, so that they do not all read the same files at once."""
 CACHE_BYTES = 1 << 30

@@ -31,16 +31,16 @@ sys.path.insert(0, str(ROOT))
 
 from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
 from spark_prof.analyzers.comparing.comparison import ComparedRecording  # noqa: E402
-from spark_prof.analyzers.comparing.kernel_time import KernelTime, stable_name  # noqa: E402
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
 from spark_prof.analyzers.comparing.parts import taken_apart  # noqa: E402
+from spark_prof.analyzers.comparing.swapped_steps import KernelTime, stable_name  # noqa: E402
 from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
 from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
     MetricReading,
     check,
     gate_outcome_of,
 )
-from spark_prof.datasets.compared import read_side  # noqa: E402
+from spark_prof.datasets.opened import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
 
 Floats = npt.NDArray[np.float64]

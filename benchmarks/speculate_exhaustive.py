@@ -131,13 +131,11 @@ def served(live: LiveDrafts, requests: int, context: int, acceptance: Acceptance
 
     Where acceptance is fixed, how many tokens a step gives is known, and its draws are no noise.
     """
-    fixed = None
-    if live.facts.acceptance_fixed:
-        fixed = acceptance.accepted[: live.facts.drafts]
-    request = Draft(PromptBatch(requests, context, TOKENS), acceptance=fixed, to_the_end=True)
+    fixed = acceptance if live.facts.acceptance_fixed else None
+    rates = fixed.rates(live.facts.drafts) if fixed else None
+    request = Draft(PromptBatch(requests, context, TOKENS), acceptance=rates, to_the_end=True)
     drafted = live.engine.ask(request, Drafted, f"serving batch {requests}")
-    token_us, tokens = token_times(drafted, requests)
-    return token_us if fixed is None else token_us * tokens / acceptance.tokens(live.facts.drafts)
+    return token_times(drafted, requests, fixed)[0]
 
 
 def report(

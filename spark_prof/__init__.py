@@ -105,7 +105,7 @@ def compare(a: str | Path, b: str | Path, rank: int | None = None) -> NotebookCo
         CommandError: one of them is neither, or damaged, or they have no steps of the same phase.
     """
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
-    from spark_prof.datasets.compared import read_side
+    from spark_prof.datasets.opened import read_side
     from spark_prof.notebook import NotebookComparison
 
     return NotebookComparison((compare_sides(read_side(str(a), rank), read_side(str(b), rank)),))

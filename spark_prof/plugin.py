@@ -16,6 +16,7 @@ from typing import Any
 from spark_prof.profiler import draft_steps, ray
 from spark_prof.profiler.control import Control
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
+from spark_prof.profiler.start_marks import MARKS
 from spark_prof.profiler.vllm_names import NEWEST, OLDEST, SCHEDULER, WORKER, is_supported
 from spark_prof.traces.chunks import append_log, pieces_folder, write_refusal
 
@@ -31,6 +32,8 @@ def install() -> None:
     settings = None
     try:
         settings = Settings.from_environment()
+        if settings is not None:
+            MARKS.installed(settings)
         import vllm
 
         from spark_prof.swaps.swap_settings import SwapSettings
@@ -58,6 +61,8 @@ def install() -> None:
 
         _wrap_constructor(WORKER, add_worker)
         _wrap_constructor(SCHEDULER, add_scheduler)
+        if settings is not None:
+            MARKS.watch_front()
     except Exception as error:
         logger.warning("spark-prof is off in this process: %s: %s", type(error).__name__, error)
         _refuse(settings, f"{type(error).__name__}: {error}")

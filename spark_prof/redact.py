@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from spark_prof.random_words import looks_random
-from spark_prof.redact_lines import secret_arguments
+from spark_prof.redact_lines import looks_random, secret_arguments
 from spark_prof.redact_text import HIDDEN, redacted_text
 from spark_prof.secret_rules import is_shown, name_strength
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
-from spark_prof.random_words import looks_random
-from spark_prof.redact_lines import HIDDEN, hidden_apart, without_marks
+from spark_prof.redact_lines import HIDDEN, hidden_apart, looks_random, without_marks
 from spark_prof.secret_rules import (
     OPTION_USES,
     ORDINARY_WORDS,

@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from spark_prof.profiler.compose import COMPOSE_VALUED, VALUED
 from spark_prof.profiler.program import COMPOSE_OPTIONS, scan_options
-from spark_prof.profiler.run_line import COMPOSE_VALUED, VALUED
 from tests.support import program
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/dev")

@@ -33,7 +33,7 @@ READ = {
     # What an engine, a library or a file system said.
     "analyzers/fallbacks/causes.py": {"line.text"},
     "analyzers/fallbacks/engine_facts.py": {"line.text"},
-    "analyzers/fallbacks/failure_cause.py": {
+    "analyzers/fallbacks/audit.py": {
         "failure.text",
         "failure.text.lower()",
         "failure.message",
@@ -46,7 +46,7 @@ READ = {
     "errors.py": {"str(error)"},  # of the loader, Python and Arrow
     # One of a few words, as its type has them.
     "dashboards/compare_answer.py": {"outcome.basis"},
-    "dashboards/compare_short.py": {"outcome.basis"},
+    "dashboards/compare_report.py": {"outcome.basis"},
     # A module's path in the model.
     "analyzers/roofline/weight_bytes.py": {"self.what"},
     # The path of a copy that is gone, in whatever a reader said.

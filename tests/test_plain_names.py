@@ -61,6 +61,25 @@ KEYS = frozenset(
 )
 """Fields that are keys of a result's or a report's JSON, which stay as they are."""
 
+RIDDLES = ("witness", "contestant", "alone_us", "charged")
+"""Words of this program alone: evidence or a source, a competitor, exclusive, attributed."""
+RIDDLE_KEYS = frozenset(
+    [
+        ("analyzers/conversions/conversion_costs.py", "charged"),
+        ("analyzers/conversions/conversion_rows.py", "charged"),
+        ("analyzers/fallbacks/audit_rows.py", "witnesses"),
+        ("analyzers/invariants.py", "charged"),
+        ("analyzers/prefill_costs.py", "alone_us"),
+        ("analyzers/step_time.py", "alone_us"),
+        ("analyzers/step_time.py", "charged_us"),
+        ("analyzers/summary.py", "charged"),
+        ("analyzers/token_time.py", "alone_us"),
+    ]
+)
+"""Fields that are keys of a report's JSON, and the keywords that fill them."""
+RIDDLE_FOLDERS = ("kernels/",)
+"""Folders whose words are not plain yet."""
+
 
 def bound_names(node: ast.AST) -> Iterator[str]:
     """The names that one node of a syntax tree gives a value, a function or a class."""
@@ -102,6 +121,18 @@ def test_no_value_is_named_by_a_pronoun() -> None:
                 named.append(f"spark_prof/{place}:{line}: {name}")
     assert not named
     assert keys == KEYS, "a key that is no more"
+
+
+def test_no_name_is_a_riddle() -> None:
+    riddles: set[tuple[str, str]] = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        if place.startswith(RIDDLE_FOLDERS):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.arg or ""] if isinstance(node, ast.keyword) else bound_names(node)
+            riddles |= {(place, name) for name in names if any(word in name for word in RIDDLES)}
+    assert riddles == RIDDLE_KEYS
 
 
 def test_the_lint_sees_every_kind_of_binding() -> None:

@@ -162,6 +162,7 @@ class Position:
     scale: float  # standard deviation of side a's logits
     loss_a: float = 0.0  # of the token that comes next, nats
     loss_b: float = 0.0
+    behind: int = 0  # accepted drafts of the same step before it, on side b
 
 
 @dataclass(frozen=True)

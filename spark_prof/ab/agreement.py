@@ -97,11 +97,17 @@ def keep_verdict(
 
 
 def keep_logits(
-    engine: Engine, side: str, batch: PromptBatch, path: Path, text: Path | None
+    engine: Engine,
+    side: str,
+    batch: PromptBatch,
+    path: Path,
+    text: Path | None,
+    prompts: tuple[str | tuple[int, ...], ...] = (),
 ) -> None:
     """Generates on a side and keeps the logits of every sampled position in a file."""
-    doing = f"keeping the logits of side {side}"
-    engine.ask(Compare(side, batch, str(path), keep=True, text=_named(text)), RankAnswers, doing)
+    doing = f"keeping the logits of side {side}" if side else "keeping the logits without drafts"
+    request = Compare(side, batch, str(path), keep=True, text=_named(text), prompts=prompts)
+    engine.ask(request, RankAnswers, doing)
 
 
 def _named(text: Path | None) -> str:
@@ -114,20 +120,23 @@ def compare_logits(
     batch: PromptBatch,
     path: Path,
     text: Path | None,
+    prompts: tuple[str | tuple[int, ...], ...] = (),
     *,
     disturbed: bool = False,
 ) -> tuple[Position, ...]:
     """Generates the same tokens on a side and compares its logits with those in the file."""
-    doing = f"comparing the logits of side {side}"
-    request = Compare(side, batch, str(path), False, disturbed, _named(text))
+    doing = f"comparing the logits of side {side}" if side else "comparing the logits with drafts"
+    request = Compare(side, batch, str(path), False, disturbed, _named(text), prompts)
     answer = engine.ask(request, RankAnswers, doing)
+    # Drafts may go beyond the last token.
+    rows = [row for row in answer.rows if row["step"] < batch.tokens]
     expected = batch.requests * batch.tokens
-    if len(answer.rows) != expected:
+    if len(rows) != expected:
         raise CommandError(
-            f"{len(answer.rows)} of {expected} positions were compared at batch size "
+            f"{len(rows)} of {expected} positions were compared at batch size "
             f"{batch.requests}; is the KV cache too small for them?"
         )
-    return tuple(map(_position, answer.rows))
+    return tuple(map(_position, rows))
 
 
 def _position(row: dict[str, Any]) -> Position:

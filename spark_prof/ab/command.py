@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import option_value, recognise
-from spark_prof.profiler.container_checks import missing_gpu, refuse_image, refuse_options
+from spark_prof.profiler.container import missing_gpu, refuse_image, refuse_options
 from spark_prof.profiler.container_run import ContainerRun, container_run
 from spark_prof.profiler.program import PYTHON, find_program
 

@@ -22,7 +22,13 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.driver_drafts import drafting_of, generate_drafts, with_drafts
+from spark_prof.ab.driver_drafts import (
+    drafting_of,
+    generate_drafts,
+    prompts_of_request,
+    utility_of,
+    with_drafts,
+)
 from spark_prof.ab.messages import (
     Answer,
     Check,
@@ -256,20 +262,31 @@ class _Session:
         return Times(rows, time.monotonic() - begin)
 
     def _draft(self, request: Draft) -> Drafted:
-        config = self._llm.llm_engine.vllm_config
-        drafter = config.speculative_config
-        if drafter is not None and getattr(drafter, "rejection_sample_method", "") == "synthetic":
-            rates = None if request.acceptance is None else list(request.acceptance)
-            self._rpc("spark_prof_acceptance", rates)
+        drafter = self._accept(request.acceptance)
         made_up = prompts_of(request.batch, self._vocabulary)
         most = int(drafter.num_speculative_tokens) if drafter is not None else 0
-        return generate_drafts(
-            self._llm, request, made_up, int(config.model_config.max_model_len), most
-        )
+        return generate_drafts(self._llm, request, made_up, self._longest, most)
+
+    def _accept(self, rates: tuple[float, ...] | None) -> Any:
+        """Fixes what is accepted, or nothing; the drafter's configuration, None without one."""
+        drafter = self._llm.llm_engine.vllm_config.speculative_config
+        if drafter is not None and getattr(drafter, "rejection_sample_method", "") == "synthetic":
+            self._rpc("spark_prof_acceptance", None if rates is None else list(rates))
+        return drafter
+
+    @property
+    def _longest(self) -> int:
+        return int(self._llm.llm_engine.vllm_config.model_config.max_model_len)
 
     def _compare(self, request: Compare) -> RankAnswers:
-        self._rpc("spark_prof_side", request.side)
+        if request.side:
+            self._rpc("spark_prof_side", request.side)
         batch, prompts, following = request.batch, None, []
+        if self._accept(None) is not None:
+            utility_of(self._llm)("start")  # the drafts that it is served with
+        if request.prompts:
+            whole = prompts_of_request(self._llm, request.prompts, self._longest)
+            prompts = [ids[-(self._longest - batch.tokens) :] for ids in whole]
         if request.text:
             # Not before the engine has been built: it imports torch.
             from spark_prof.swaps.tap import checksum_of

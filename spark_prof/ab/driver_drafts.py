@@ -78,7 +78,7 @@ def generate_drafts(
     """Generates what was asked for."""
     from vllm import SamplingParams
 
-    prompts = _prompts(llm, request, made_up, longest)
+    prompts = prompts_of_request(llm, request.prompts, longest) or made_up
     planned = sum(steps for _, steps in request.plan)
     tokens = request.batch.tokens
     if planned:
@@ -118,11 +118,12 @@ def utility_of(llm: Any) -> Callable[..., Any]:
     return call
 
 
-def _prompts(llm: Any, request: Draft, made_up: list[list[int]], longest: int) -> list[list[int]]:
-    if not request.prompts:
-        return made_up
+def prompts_of_request(
+    llm: Any, prompts: Sequence[str | tuple[int, ...]], longest: int
+) -> list[list[int]]:
+    """The token ids of prompts; CommandError names one that an engine does not take."""
     rows: list[list[int]] = []
-    for number, prompt in enumerate(request.prompts, start=1):
+    for number, prompt in enumerate(prompts, start=1):
         if isinstance(prompt, str):
             try:
                 ids = list(llm.get_tokenizer().encode(prompt))

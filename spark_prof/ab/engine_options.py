@@ -49,26 +49,40 @@ def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str,
     """The arguments with further options behind them, which count before theirs.
 
     A configuration that the arguments give as JSON and the options by its fields is written by
-    its fields; a switch that the options turn back is left out.
+    its fields; one that the options give anew as JSON, and a switch that they turn back, is left
+    out.
     """
     if script := _script_at(arguments):
         inside = with_options(shlex.split(arguments[script]), options)
         return (*arguments[:script], shlex.join(inside), *arguments[script + 1 :])
     turned = {_opposite(name) for name, _, _ in _options(options)}
     roots = {name.partition(".")[0] for name, _, _ in _options(options) if "." in name}
+    anew = {name for name, values, _ in _options(options) if _is_whole(" ".join(values))}
     words: list[str] = []
     at = 0
     for name, values, place in _options(arguments):
+        end = place + 1 + (len(values) if "=" not in arguments[place] else 0)
+        fields: list[str] = []
         if name in turned and not values:
-            words += arguments[at:place]
-            at = place + 1
-        configuration = _object(" ".join(values)) if name in roots else None
-        if configuration is not None:
-            end = place + 1 + ("=" not in arguments[place])
-            fields = (f"{name}.{key}={json.dumps(value)}" for key, value in configuration.items())
-            words += [*arguments[at:place], *fields]
-            at = end
-    return (*words, *arguments[at:], *options)
+            pass
+        elif name.partition(".")[0] in anew:
+            end = min(end, place + 2)
+        elif name in roots and (whole := _object(" ".join(values))) is not None:
+            fields = [f"{name}.{key}={json.dumps(value)}" for key, value in whole.items()]
+            end = min(end, place + 2)
+        else:
+            continue
+        words += [*arguments[at:place], *fields]
+        at = end
+    return (*words, *arguments[at:], *(() if tuple(options) == _NO_DRAFTER else options))
+
+
+_NO_DRAFTER = ("--speculative-config", "None")
+
+
+def _is_whole(value: str) -> bool:
+    """Whether a value is all of a configuration: its JSON, or none."""
+    return value == "None" or _object(value) is not None
 
 
 def _script_at(words: Sequence[str]) -> int:

@@ -25,8 +25,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.attach import Registered, recordable_among, registered, registered_in
 from spark_prof.profiler.child import descendants, end_child
 from spark_prof.profiler.commands import with_plugin_allowed
-from spark_prof.profiler.container import stage_package
-from spark_prof.profiler.container_checks import why_it_failed
+from spark_prof.profiler.container import stage_package, why_it_failed
 from spark_prof.profiler.container_run import as_here, staged
 from spark_prof.profiler.interrupts import Patience
 from spark_prof.profiler.settings import ENVIRONMENT, REGISTRY, WATCH_GRAPHS
@@ -145,11 +144,16 @@ class Engine:
         return self._child is not None and self._child.poll() is None
 
     def start(
-        self, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        drafts: tuple[int, ...] | None = None,  # as of `Start`, where the drafter is as served
     ) -> Facts:
         """Builds the engine, of the command's arguments or others, with further variables."""
         arguments = self._command.arguments if arguments is None else arguments
-        request = Start(self._command.form, tuple(arguments), dict(environment or {}))
+        request = Start(
+            self._command.form, tuple(arguments), dict(environment or {}), drafts, bool(drafts)
+        )
         return self.ask(request, Facts, "starting")
 
     def ask(self, request: Request, kind: type[_Kind], doing: str) -> _Kind:

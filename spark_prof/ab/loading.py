@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
@@ -38,13 +39,33 @@ def refuse_at_once(command: EngineCommand, sides: Sequence[Side]) -> None:
             )
 
 
+@contextmanager
+def loading(
+    loads: Sequence[Callable[[], Facts]], *, at_once: bool
+) -> Iterator[list[Callable[[], Facts]]]:
+    """What gives the facts of each engine, once that has loaded.
+
+    At once all load now, a thread each; else each loads when it is asked for. Threads end with
+    their engines, whose questions then fail.
+    """
+    if not at_once:
+        yield list(loads)
+        return
+    pool = ThreadPoolExecutor(max(len(loads), 1))
+    try:
+        yield [pool.submit(load).result for load in loads]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 @dataclass
 class Loading:
     """The engines of a run, one a start."""
 
     setting: AbRun
     sides: Sequence[str]  # "a" or "b", one a start
-    _loaded: dict[int, tuple[Engine, Future[Facts]]] = field(default_factory=dict)
+    _loaded: dict[int, tuple[Engine, Callable[[], Facts]]] = field(default_factory=dict)
+    _tried: set[int] = field(default_factory=set)
 
     @contextmanager
     def all(self) -> Iterator[None]:
@@ -52,18 +73,13 @@ class Loading:
         if not self.setting.options.at_once:
             yield
             return
-        with ThreadPoolExecutor(len(self.sides)) as pool:
-            # Engines end before the pool waits for its threads, whose questions then fail.
-            try:
-                for number in range(len(self.sides)):
-                    engine = self._engine(number)
-                    engine.__enter__()
-                    self._loaded[number] = engine, pool.submit(self._load, engine, number)
-                yield
-            finally:
-                for engine, _ in self._loaded.values():
-                    engine.__exit__(None, None, None)
-                self._loaded.clear()
+        with ExitStack() as stack:
+            numbers = range(len(self.sides))
+            engines = [stack.enter_context(self._engine(number)) for number in numbers]
+            loads = [partial(self._load, engine, at) for at, engine in enumerate(engines)]
+            facts = stack.enter_context(loading(loads, at_once=True))
+            self._loaded |= dict(enumerate(zip(engines, facts, strict=True)))
+            yield
 
     @contextmanager
     def one(self, number: int) -> Iterator[tuple[Engine, Facts]]:
@@ -71,18 +87,33 @@ class Loading:
         if number in self._loaded:
             engine, facts = self._loaded.pop(number)
             try:
-                yield engine, facts.result()
+                if loaded := self._beside_others(number, facts):
+                    yield engine, loaded
+                    return
             finally:
                 engine.__exit__(None, None, None)
-            return
         with self._engine(number) as engine:
             yield engine, self._load(engine, number)
+
+    def _beside_others(self, number: int, facts: Callable[[], Facts]) -> Facts | None:
+        """The facts of an engine that loaded at the same time; None where that failed.
+
+        Engines that compile the same kernels at the same time may fail where one alone does not.
+        """
+        try:
+            return facts()
+        except CommandError as error:
+            reason = str(error).partition(";")[0]
+            self.setting.say(f"engine {number + 1} did not load beside the others ({reason})")
+            return None
 
     def _engine(self, number: int) -> Engine:
         name = self.sides[number]
         side = self.setting.a if name == "a" else self.setting.b
         swaps = SwapSettings({ALONE: side.swaps})
-        return self.setting.engine(side, swaps, f"engine-{number + 1}-{name}.log")
+        again = "-again" if number in self._tried else ""
+        self._tried.add(number)
+        return self.setting.engine(side, swaps, f"engine-{number + 1}-{name}{again}.log")
 
     def _load(self, engine: Engine, number: int) -> Facts:
         """Loads the model; before the first start also reads the arguments of side b."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -120,23 +121,26 @@ _DEVICE_BLOCKS = 8
 
 def device_us(
     engine: Engine, shape: MeasuredShape, facts: Facts, side: str, step_us: float
-) -> float | None:
-    """What the device alone needs for a step; None where the host cannot be brought ahead of it.
+) -> tuple[float, ...]:
+    """What the device alone needs for a step, a figure a block; none where the host stays behind.
 
-    Before each step it is held back for longer than the host takes for one.
+    Before each step the device is held back for longer than the host takes for one.
 
     Args:
         step_us: what a step takes: where the host makes it, that is the host's time.
     """
     held_us = round(_HOLD_FACTOR * step_us)
     if held_us > _LONGEST_HELD_US:
-        return None
-    steps = _in_turns(
-        engine, shape, facts, [Block(side, _STEPS["decode"])] * _DEVICE_BLOCKS, held_us
-    )
-    counted = [step for step in steps if step.counts]
-    ahead = [step.duration_ns for step in counted if step.ahead]
-    return middle_mean(ahead) / 1e3 if 2 * len(ahead) > len(counted) else None
+        return ()
+    blocks = [Block(side, _STEPS["decode"])] * _DEVICE_BLOCKS
+    counted = [s for s in _in_turns(engine, shape, facts, blocks, held_us) if s.counts]
+    ahead: dict[int, list[int]] = defaultdict(list)
+    for step in counted:
+        if step.ahead:
+            ahead[step.block].append(step.duration_ns)
+    if 2 * sum(map(len, ahead.values())) <= len(counted):
+        return ()
+    return tuple(middle_mean(durations) / 1e3 for durations in ahead.values())
 
 
 def _in_turns(

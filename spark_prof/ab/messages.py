@@ -84,6 +84,7 @@ class Compare(msgspec.Struct, tag=True, frozen=True):
     keep: bool  # keeps, and does not compare
     disturbed: bool = False  # with embeddings that are off by a rounding
     text: str = ""  # a file with what is said, in place of made-up prompts and side a's answers
+    prompts: tuple[str | tuple[int, ...], ...] = ()  # texts or token ids; none for made-up ones
 
 
 class Draft(msgspec.Struct, tag=True, frozen=True):

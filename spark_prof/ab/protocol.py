@@ -14,20 +14,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from spark_prof.ab.accuracy_gate import LayerError, Position
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.device_alone import DeviceAlone, behind, compare_devices, measure
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.loading import ALONE, Loading, refuse_at_once
 from spark_prof.ab.machine import Sampler, check_memory, free_bytes, keep_steady
-from spark_prof.ab.measuring import MeasuredShape, device_us, impossible, time_quads
+from spark_prof.ab.measuring import MeasuredShape, impossible, time_quads
 from spark_prof.ab.messages import Facts, PromptBatch
 from spark_prof.ab.recording import attribute, record
 from spark_prof.ab.refusals import refuse, refuse_shapes
 from spark_prof.ab.result import (
-    AHEAD,
     AARun,
     AbOutcome,
     RankSwaps,
@@ -246,11 +247,13 @@ def _measure(
         setting.say(f"timing {shape.words}")
         estimate, steps = timed(shape, ("a", "b"))
         ahead = share_ahead(steps, "a"), share_ahead(steps, "b")
-        device = [
-            _device_alone(setting, engine, facts, shape, side, its_ahead, us)
-            for side, its_ahead, us in zip("ab", ahead, (estimate.a_us, estimate.b_us), strict=True)
-        ]
-        _keep_run(setting, shape, estimate, *ahead, *device)
+        device = None
+        if any(behind(shape, share) for share in ahead):
+            step_us = max(filter(None, (estimate.a_us, estimate.b_us)), default=None)
+            device = compare_devices(
+                *(measure(setting, engine, facts, shape, side, step_us) for side in "ab")
+            )
+        _keep_run(setting, shape, estimate, *ahead, device)
     if setting.options.record:
         for shape in recorded(shapes, setting.keeper.result.runs):
             bundles = {
@@ -292,36 +295,18 @@ def _keep_itself(
     setting.say(test.line)
 
 
-def _device_alone(
-    setting: AbRun,
-    engine: Engine,
-    facts: Facts,
-    shape: MeasuredShape,
-    name: str,  # of the side in the engine
-    ahead: float | None,  # the share of its steps in which the host was ahead
-    step_us: float | None,
-) -> float | None:
-    """What the device alone needs, where the host makes the time of steps that are recorded."""
-    of_recording = setting.options.record and shape.phase == "decode"
-    if not of_recording or ahead is None or ahead >= AHEAD or not step_us:
-        return None
-    setting.say(f"{shape.words}: what the device alone needs, as the host is behind it")
-    why, alone_us = "the host cannot be brought ahead of it", None
-    try:
-        alone_us = device_us(engine, shape, facts, name, step_us)
-    except CommandError as error:
-        engine.check_alive()
-        why = str(error)
-    if alone_us is None:
-        setting.keeper.miss(f"what the device alone needs for {shape.words} is not known: {why}")
-    return alone_us
-
-
 def _keep_run(
-    setting: AbRun, shape: MeasuredShape, estimate: Estimate, *of_sides: float | None
+    setting: AbRun,
+    shape: MeasuredShape,
+    estimate: Estimate,
+    ahead_a: float | None,
+    ahead_b: float | None,
+    device: DeviceAlone | None,
 ) -> None:
     """Adds a measurement to the result, with one line of progress."""
-    run = SideComparison(shape.phase, shape.requests, shape.prompt_tokens, estimate, *of_sides)
+    times = (device.a_us, device.b_us, device.gain) if device else ()
+    measured = (shape.phase, shape.requests, shape.prompt_tokens)
+    run = SideComparison(*measured, estimate, ahead_a, ahead_b, *times)
     setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
     gain, line = estimate.gain, estimate.missing
     if gain is not None:
@@ -344,7 +329,9 @@ class _Starts:
         self._steps: dict[MeasuredShape, dict[str, list[TimedStep]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        self._device_us: dict[MeasuredShape, dict[str, float]] = defaultdict(dict)
+        self._device_us: dict[MeasuredShape, dict[str, list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._bundles: dict[str, Bundle | None] = {}
         self._layers: tuple[LayerError, ...] = ()
         self._shapes: tuple[MeasuredShape, ...] = ()
@@ -407,11 +394,10 @@ class _Starts:
                 setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
                 self._times[shape][name].append(each_us)
                 self._steps[shape][name] += steps
-                ahead, device = share_ahead(steps, ALONE), self._device_us[shape]
-                if name not in device and (
-                    us := _device_alone(setting, engine, facts, shape, ALONE, ahead, each_us)
-                ):
-                    device[name] = us
+                if not behind(shape, share_ahead(steps, ALONE)):
+                    self._device_us[shape][name].append(each_us)
+                elif us := measure(setting, engine, facts, shape, ALONE, each_us):
+                    self._device_us[shape][name].append(fmean(us))
 
     def tell(self) -> None:
         """Puts what all starts together say into the result."""
@@ -424,9 +410,13 @@ class _Starts:
             counted = sum(step.counts for step in (*of_a, *of_b))
             if shape == self._shapes[0]:
                 _tell_itself(setting, shape, a_us, counted)
-            ahead = (share_ahead(steps, ALONE) for steps in (of_a, of_b))
-            device = (self._device_us[shape].get(name) for name in ("a", "b"))
-            _keep_run(setting, shape, compare_starts(a_us, b_us, counted), *ahead, *device)
+            ahead_a, ahead_b = (share_ahead(steps, ALONE) for steps in (of_a, of_b))
+            device = None
+            if behind(shape, ahead_a) or behind(shape, ahead_b):
+                of_device = self._device_us[shape]
+                device = compare_devices(of_device["a"], of_device["b"])
+            estimate = compare_starts(a_us, b_us, counted)
+            _keep_run(setting, shape, estimate, ahead_a, ahead_b, device)
         if self._shapes and self.counts:
             attribute(setting, self._bundles, self._shapes[0])
 

@@ -18,6 +18,7 @@ from spark_prof.ab.statistics import (
     AATest,
     Effect,
     Estimate,
+    Interval,
     effect_of_gain,
     floor,
     has_spread,
@@ -164,6 +165,9 @@ class SideComparison:
     asked for, or the host could not be brought ahead of it."""
     device_b_us: float | None = None
     """The same of side b."""
+    device_gain: Interval | None = None
+    """The gain on the device alone, with its interval over the starts or, in one engine, over
+    blocks of steps; None where a side was measured once."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,7 @@ class Gate:
     requests: int  # the batch size
     verdict: GateVerdict  # what came out
     prompt_tokens: int = USUAL_CONTEXT  # of each request
+    behind: int = 0  # positions behind accepted drafts, where an engine drafts
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,6 @@ import pandas as pd
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.classify.evidence import KernelEvidence, evidence_of
-from spark_prof.analyzers.first_uses import first_uses
 from spark_prof.analyzers.instants import Attributed, OwnedTime, with_own_starts
 from spark_prof.analyzers.layer_consistency import (
     LayerTables,
@@ -22,17 +22,134 @@ from spark_prof.analyzers.layer_consistency import (
     without_layers,
 )
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
-from spark_prof.analyzers.step_accounting import step_books, sum_by_group
+from spark_prof.analyzers.step_accounting import Steps, step_books, sum_by_group
 from spark_prof.analyzers.step_time import attributed_time
-from spark_prof.analyzers.timed_steps import timed_steps
-from spark_prof.analyzers.token_time import DECODING
-from spark_prof.analyzers.windows import Windows, timed_windows
-from spark_prof.arrays import Flags
+from spark_prof.analyzers.token_time import DECODING, SETTLING
+from spark_prof.analyzers.windows import Windows, engine_rows, timed_windows
+from spark_prof.arrays import Flags, Floats
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.traces.readers.engine_log import EngineLog
+
+_FAR = 3.0  # times the later steps of its shape
+_VERY_FAR = 5.0  # times what others, not quite alike, let expect
+_FEW = 4  # mixed steps of about as many tokens: what these take may be what they always take
+_IDLE = 0.8  # of a step in which the device did nothing of its own
+
+
+@dataclass(frozen=True, eq=False)
+class FirstUses:
+    """The steps that count in no figure of a step's or a token's time, in the order of the rows."""
+
+    first: Flags  # the first of a shape that later steps are many times faster at
+    alone: Flags  # a shape of its own, and far beyond what others let expect
+
+    @property
+    def any(self) -> Flags:
+        """Both."""
+        return np.asarray(self.first | self.alone)
+
+
+def first_uses(steps: pd.DataFrame, working_us: Floats | None = None) -> FirstUses:
+    """Judges steps in order, with `step_us`.
+
+    Args:
+        working_us: how long kernels ran in each, without collectives, which wait for other ranks;
+            None where that is not known.
+    """
+    count = len(steps)
+    us = steps["step_us"].to_numpy(np.float64)
+    phase = steps["phase"].astype(str).to_numpy()
+    tokens = (steps["prefill_tokens"] + steps["decode_tokens"]).to_numpy(np.float64)
+    tokens = np.maximum(tokens, 1.0)
+    requests = steps["decode_requests"].to_numpy(np.int64)
+    decode = phase == "decode"
+    bucket = np.ceil(np.log2(tokens)).astype(np.int64)
+    shape = pd.MultiIndex.from_arrays(
+        [phase, np.where(decode, requests, -1), np.where(decode, tokens.astype(np.int64), bucket)]
+    )
+    codes = shape.factorize()[0]
+    first, alone = np.zeros(count, bool), np.zeros(count, bool)
+    has_phase = np.isin(phase, ("decode", "mixed", "prefill"))
+    single = []  # steps of a shape that does not come back, or hardly
+    for code in range(int(codes.max(initial=-1)) + 1):
+        places = np.flatnonzero((codes == code) & has_phase)
+        if not len(places):
+            continue
+        if len(places) == 1 or (phase[places[0]] == "mixed" and len(places) < _FEW):
+            single += places.tolist()
+        if len(places) == 1:
+            continue
+        lead, later = places[0], places[1:]
+        # More work takes at most as many times as long.
+        expected = us[later] * np.maximum(tokens[lead] / tokens[later], 1.0)
+        first[lead] = us[lead] > _FAR * max(float(np.median(expected)), float(expected[0]))
+    for place in (place for place in single if not first[place]):
+        mixed = phase[place] == "mixed"
+        alone[place] = _beyond(
+            place, us, tokens, decode, has_phase & ~first, working_us if mixed else None
+        )
+    return FirstUses(first, alone)
+
+
+def _beyond(
+    place: int,
+    us: Floats,
+    tokens: Floats,
+    decode: Flags,
+    has_phase: Flags,
+    working_us: Floats | None,
+) -> bool:
+    """Whether a step without any like it is far beyond what the others let expect."""
+    comparable = has_phase & (decode == decode[place])
+    comparable[place] = False
+    # Nothing with as much work or more, or in proportion to it, takes nearly as long.
+    least = us[comparable] * np.maximum(tokens[place] / tokens[comparable], 1.0)
+    if len(least) and us[place] > _VERY_FAR * float(np.median(least)):
+        return True
+    if working_us is None or not (has_phase & decode).any():
+        return False
+    usual = float(np.median(us[has_phase & decode]))
+    idle = 1 - min(working_us[place] / us[place], 1.0) if us[place] else 0.0
+    return bool(idle >= _IDLE and us[place] > _VERY_FAR * usual)
+
+
+def told_first_uses(steps: Steps) -> Iterator[str]:
+    """One line on the steps that use a kernel for the first time."""
+    uses = steps.first_use_steps
+    if not uses:
+        return
+    kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(u.phase for u in uses).items())
+    low, high = (f"{of(u.us for u in uses) / 1e3:,.0f}" for of in (min, max))
+    span = low if low == high else f"{low} to {high}"
+    unsure = sum(not use.certain for use in uses)
+    why = "the first use of a kernel compiles it, and later steps like them are fast"
+    if unsure == len(uses):
+        why = "likely the first use of a kernel, which compiles it; no other step is like them"
+    elif unsure:
+        why += f" ({unsure} have none like them: likely)"
+    yield f"{len(uses):,} of {steps.count:,} steps count in no time ({kinds}; {span} ms): {why}."
+
+
+def timed_steps(bundle: Bundle, rank: int) -> pd.DataFrame:
+    """The steps that were only timed, with `step_us` and the scheduler's figures."""
+    steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
+    watched = steps["watched"].to_numpy(bool)
+    if watched.all() or not steps.index.is_unique:
+        return steps[:0].assign(step_us=0.0, output_tokens=0.0, output_requests=0.0)
+    steps = steps.join(engine_rows(bundle, steps))
+    number, start = (steps[name].to_numpy(np.int64) for name in ("step", "start_ns"))
+    follows = np.append(False, (np.diff(number) == 1) & (watched[1:] == watched[:-1]))
+    stretch = np.cumsum(~follows)
+    within = pd.Series(stretch).groupby(stretch).cumcount().to_numpy()
+    took = np.append(np.diff(start), 0)
+    settled = ~watched & np.append(follows[1:], False) & (within >= SETTLING) & (took > 0)
+    unfinished = steps["unfinished"].to_numpy(np.float64)
+    settled &= np.isnan(unfinished) | (unfinished > 0)
+    steady: pd.DataFrame = steps.assign(step_us=took / 1e3)[settled]
+    return steady
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +201,8 @@ class RecordedFacts:
         """What `place_kernels` returned, `stream` among it, of all steps, from own starts on."""
         if self.every_batch:
             return self.every_batch.all_kernels
-        extra = ["stream", "module", *(["graph_node"] if len(self.samples) else [])]
-        return with_own_starts(place_kernels(self.bundle, self.rank, extra))
+        rows = place_kernels(self.bundle, self.rank, ["stream", "module", "graph_node"])
+        return with_own_starts(rows)
 
     @cached_property
     def windows(self) -> Windows:

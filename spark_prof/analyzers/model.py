@@ -5,8 +5,11 @@ All times are microseconds, all shares are fractions of 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
+
+import pandas as pd
 
 from spark_prof.analyzers.breakdown import (
     ComponentRow,
@@ -16,26 +19,32 @@ from spark_prof.analyzers.breakdown import (
     LayerRow,
     TypicalKernel,
 )
+from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
-from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.clients.client_comparison import ClientRow
 from spark_prof.analyzers.context.context_rows import ContextCost
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
-from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse
 from spark_prof.analyzers.host.host_rows import HostCode
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.analyzers.pauses import Pauses
-from spark_prof.analyzers.prefill.prefill_rows import Prefill
+from spark_prof.analyzers.prefill_costs import Prefill
 from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import MarkerRow, RecordedGpu, RecordingSetup
-from spark_prof.analyzers.requests.request_rows import RequestSummary
+from spark_prof.analyzers.report_notes import Pauses
+from spark_prof.analyzers.requests.request_times import RequestSummary
 from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, StreamedWeights
+from spark_prof.analyzers.roofline.weight_bytes import stored_as, weights_of_tensors
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
+from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.step_time import Ledger
+from spark_prof.rules.components import DRAFTER, LM_HEAD
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.swapped import layers_of, tensors_of
 
 
 @dataclass(frozen=True)
@@ -233,6 +242,10 @@ class Report:
     # What context costs a decode step, at the batch size that tells most; None without such steps.
     context: ContextCost | None = None
     prefill: Prefill | None = None  # what reading prompts takes; None where no step reads any
+    startup: Startup | None = None  # what the engine's start took; None where nothing tells
+    # What takes the memory of each rank's GPU, of its process and of the host; none where nothing
+    # measured it.
+    memory: tuple[MemoryAccount, ...] = ()
     host: HostCode | None = None  # which code the GPU waits for; None where no stacks were sampled
 
     @property
@@ -313,3 +326,33 @@ class _OfBeneath:
 _TOPICS = {topic.name for topic in fields(Report)}
 for _topic in _TOPICS:
     setattr(LazyReport, _topic, _OfBeneath(_topic))
+
+
+def modules_of(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
+    """Rows of one component, type, format and shape, the largest first."""
+    layers = layers_of(bundle, rank)
+    stored = stored_as(tensors_of(bundle, rank))
+    narrow = {path: form for path, form in stored.items() if (bits_of(form) or 16) < 16}
+    layers = layers.assign(format=[narrow.get(path, "") for path in layers["path"]])
+    keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape", "format"]
+    groups = layers.groupby(keys, observed=True, sort=False)["bytes"].agg(["size", "sum"])
+    rows = (
+        ModuleRow(component, kind, method, kernel, dtype, shape, int(count), int(total), form)
+        for (component, kind, method, kernel, dtype, shape, form), count, total in (
+            groups.itertuples(name=None)
+        )
+    )
+    heads = _heads_of_drafter(bundle.frame("tensors", rank))
+    return tuple(sorted((*rows, *heads), key=lambda row: -row.bytes))
+
+
+def _heads_of_drafter(tensors: pd.DataFrame) -> Iterator[ModuleRow]:
+    """The matrices with which a drafter computes logits, where it has its own."""
+    for entry in weights_of_tensors(tensors, tied=False, drafter=True):
+        if entry.component == LM_HEAD and entry.elements:
+            row = tensors.loc[entry.tensor]
+            narrow = entry.dtype if entry.quantized else ""
+            yield ModuleRow(
+                LM_HEAD, str(row["type"]), "", "", str(row["dtype"]), str(row["shape"]), 1,
+                entry.bytes, narrow, DRAFTER,
+            )  # fmt: skip

@@ -27,14 +27,12 @@ from spark_prof.analyzers.breakdown import (
     typical_kernels,
 )
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
-from spark_prof.analyzers.clients.client_comparison import clients_of
-from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.clients.client_comparison import ClientRow, clients_of
 from spark_prof.analyzers.context.context_costs import context_cost
 from spark_prof.analyzers.context.context_rows import ContextCost
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
-from spark_prof.analyzers.counters.counter_batches import counters_of
-from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.counters.counter_batches import Counters, counters_of
 from spark_prof.analyzers.facts import RecordedFacts
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
@@ -53,16 +51,13 @@ from spark_prof.analyzers.model import (
     RankRow,
     ReplicaRow,
     Report,
+    modules_of,
 )
-from spark_prof.analyzers.module_rows import modules_of
 from spark_prof.analyzers.overhead import Overhead, overhead_of
-from spark_prof.analyzers.pauses import Pauses, pauses_of
-from spark_prof.analyzers.prefill.prefill_costs import prefill_of
-from spark_prof.analyzers.prefill.prefill_rows import Prefill
+from spark_prof.analyzers.prefill_costs import Prefill, prefill_of
 from spark_prof.analyzers.rank_layout import Parallel, parallel_of
-from spark_prof.analyzers.ranks.rank_rows import rank_row
+from spark_prof.analyzers.ranks.rank_rows import rank_row, replica_load
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
-from spark_prof.analyzers.ranks.replica_load import replica_load
 from spark_prof.analyzers.recorded_run import (
     MarkerRow,
     RecordedGpu,
@@ -71,19 +66,30 @@ from spark_prof.analyzers.recorded_run import (
     markers_of,
     run_of,
 )
-from spark_prof.analyzers.report_notes import notes_of, notes_of_dependent, notes_of_timed
-from spark_prof.analyzers.requests.request_rows import RequestSummary
+from spark_prof.analyzers.report_notes import (
+    Pauses,
+    notes_of,
+    notes_of_dependent,
+    notes_of_timed,
+    pauses_of,
+)
+from spark_prof.analyzers.requests.request_times import RequestSummary
 from spark_prof.analyzers.requests.served import served_of
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.roofline.step_roofline import roofline_of
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
+from spark_prof.analyzers.speculation.draft_costs import speculation_of
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
-from spark_prof.analyzers.speculation.speculation_summary import speculation_of
+from spark_prof.analyzers.startup.held_memory import memory_of
+from spark_prof.analyzers.startup.marked_start import marked_start
+from spark_prof.analyzers.startup.start_account import startup_of
+from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
 from spark_prof.analyzers.step_accounting import Books, Steps, books, steps_of
 from spark_prof.analyzers.step_time import Ledger, token_ledgers
 from spark_prof.analyzers.swapped_run import swaps_of
 from spark_prof.traces.benchmarks.load_test import imported_runs
+from spark_prof.traces.engine_starts import starts_in
 from spark_prof.traces.swapped import layers_of
 
 
@@ -348,6 +354,18 @@ class RecordedReport(LazyReport):
         return prefill_of(
             facts.bundle, facts.rank, facts.placed, facts.steps, self.kernels, self.roofline, budget
         )
+
+    @cached_property
+    def startup(self) -> Startup | None:
+        """What the engine's start took: by its processes' marks, else by its log."""
+        facts = self.facts
+        marked = marked_start(starts_in(facts.bundle))
+        return marked or (startup_of(facts.log) if facts.log else None)
+
+    @cached_property
+    def memory(self) -> tuple[MemoryAccount, ...]:
+        """What takes the memory of GPUs and host."""
+        return memory_of(self.facts.bundle)
 
     @cached_property
     def host(self) -> HostCode | None:

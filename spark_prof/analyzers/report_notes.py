@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import unseen_captures
 from spark_prof.analyzers.breakdown import Coverage
-from spark_prof.analyzers.note import Note
-from spark_prof.analyzers.pauses import pauses_of
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import RecordingSetup
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.token_time import FEWEST_TIMED
@@ -17,6 +18,70 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.execution import Execution
 from spark_prof.traces.foreign import is_impossible
 from spark_prof.vocabulary import PHASES
+
+About = Literal["figures", "recording", "left out"]
+
+
+class Note(str):
+    """A sentence, as JSON has it, which knows what it is about.
+
+    Note("The first 8 steps were let pass before these (--warmup-steps).", "recording")
+
+    Args:
+        about: figures, which it takes something from; the recording, whose figures it leaves as
+            they are; or what was left out of every figure.
+    """
+
+    about: About
+
+    def __new__(cls, text: str, about: About = "figures") -> Note:
+        """The sentence."""
+        note = super().__new__(cls, text)
+        note.about = about
+        return note
+
+
+def about(note: str) -> About:
+    """What a sentence of a report is about."""
+    return note.about if isinstance(note, Note) else "figures"
+
+
+_TOLD_LONGEST_NS = 50_000_000
+_TOLD_SHARE = 0.01
+"""A pause as long as this, or pauses of this share of the recorded time, are worth a note."""
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """The pauses of one rank, in which it wrote what was recorded; no step contains them."""
+
+    count: int
+    us: float  # all of them
+    longest_us: float
+    share: float | None  # of the time from the first step to the last; None without two steps
+
+    @property
+    def long(self) -> bool:
+        """Whether those who sent requests may have felt them."""
+        return self.longest_us > _TOLD_LONGEST_NS / 1e3 or (self.share or 0.0) > _TOLD_SHARE
+
+
+def pauses_of(bundle: Bundle, rank: int) -> Pauses | None:
+    """What the worker said; None where it said nothing, as an earlier spark-prof or an import.
+
+    Example: 19 pauses, 17.4 s in all, up to 1.6 s, in a recording of 50 s.
+    """
+    pauses = mapping_in(bundle.facts(rank), "pauses")
+    numbers = [pauses.get(name) for name in ("count", "total_ns", "longest_ns")]
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+        return None
+    count, total, longest = (int(number) for number in numbers if isinstance(number, int))
+    if not count:
+        return None
+    steps = bundle.frame("steps", rank, ["start_ns", "end_ns"])
+    length = int(steps["end_ns"].max() - steps["start_ns"].min()) if len(steps) > 1 else 0
+    return Pauses(count, total / 1e3, longest / 1e3, total / length if length > 0 else None)
+
 
 _ENOUGH_LAYERS = 0.95
 _GOOD_BOOKS_PERCENT = 1.0

@@ -259,13 +259,13 @@ def _ledger(
     weights = typical_weights(length)
     per_token = token.steps_per_token if token and step.median else None
 
-    summed, charged, alone = (
+    summed, owned, exclusive = (
         times.T / 1e3
         for times in (attributed.kernel_time, attributed.attributed, attributed.exclusive)
     )
     between, outside = attributed.between / 1e3, attributed.outside / 1e3
     parts = [
-        *(row for row in zip(COMPONENTS, summed, charged, alone, strict=True) if row[1].any()),
+        *(row for row in zip(COMPONENTS, summed, owned, exclusive, strict=True) if row[1].any()),
         (LAUNCH_GAPS, between, between, between),
         (HOST, outside, outside, outside),
     ]

@@ -2,23 +2,216 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from spark_prof.analyzers.checked_report import CheckedReport
+from spark_prof.analyzers.answers import answers_of
+from spark_prof.analyzers.breakdown import ComponentRow, KernelRow, LayerRow, TypicalKernel
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion, Conversions
+from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.facts import RecordedFacts
-from spark_prof.analyzers.invariants import Figures
-from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.one_batch import OneBatchReport
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings.ranking import OF_ALL_STEPS, findings_of, ranked
+from spark_prof.analyzers.invariants import TOPICS, Figures, checked
+from spark_prof.analyzers.model import Answer, Invariant, LazyReport, Report
 from spark_prof.analyzers.recorded_report import RecordedReport
-from spark_prof.analyzers.views.waterfall import whole
+from spark_prof.analyzers.roofline.roofline_rows import Roofline
+from spark_prof.analyzers.shapes.shape_rows import Shapes
+from spark_prof.analyzers.speculation.speculation_rows import Speculation
+from spark_prof.analyzers.step_accounting import Books
+from spark_prof.analyzers.step_time import Ledger
+from spark_prof.analyzers.views.waterfall import keep, waterfall_of, whole
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.traces.readers.engine_log import EngineLog
+
+Row = TypeVar("Row", ComponentRow, LayerRow, KernelRow, AttributedConversion)
+
+_OF_A_STEP = ("decode_us_per_step", "decode_calls_per_step", "calls_per_step", "us_per_token")
+
+
+class OneBatchReport(LazyReport):
+    """The report of all steps, with what one batch size's says of a step and a token.
+
+    Args:
+        every_batch: the report of all steps.
+        screen: that of the steps of the batch size with most of the time.
+    """
+
+    every_batch: Report
+    screen: Report
+
+    def __init__(self, every_batch: Report, screen: Report) -> None:
+        super().__init__(every_batch)
+        vars(self).update(every_batch=every_batch, screen=screen)
+
+    @cached_property
+    def components(self) -> tuple[ComponentRow, ...]:
+        """Kernel time by component, of all steps and of the screen's step."""
+        return _a_step(self.every_batch.components, self.screen.components, lambda row: row.name)
+
+    @cached_property
+    def layers(self) -> tuple[LayerRow, ...]:
+        """Kernel time by layer and component, of all steps and of the screen's step."""
+        rows = self.every_batch.layers, self.screen.layers
+        return _a_step(*rows, lambda row: (row.layer, row.component))
+
+    @cached_property
+    def kernels(self) -> tuple[KernelRow, ...]:
+        """Kernel time by kernel and component, of all steps and of the screen's step."""
+        rows = self.every_batch.kernels, self.screen.kernels
+        return _a_step(*rows, lambda row: (row.name, row.component))
+
+    @cached_property
+    def conversions(self) -> Conversions:
+        """What changing formats costs, in all steps and in a token of the screen."""
+        every, screen = self.every_batch.conversions, self.screen.conversions
+        return replace(
+            every,
+            us_per_token=screen.us_per_token,
+            charged=_a_step(every.charged, screen.charged, _use),
+            padding=_a_step(every.padding, screen.padding, _use),
+            repeated=screen.repeated,
+        )
+
+    @cached_property
+    def typical(self) -> tuple[TypicalKernel, ...]:
+        """The kernels of the screen's typical step of each phase."""
+        return self.screen.typical
+
+    @cached_property
+    def roofline(self) -> Roofline | None:
+        """What the screen's steps need at least."""
+        return self.screen.roofline
+
+    @cached_property
+    def shapes(self) -> Shapes | None:
+        """The launch shapes of the screen's decode steps."""
+        return self.screen.shapes
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        """What the screen's steps say to the questions that people ask first."""
+        return self.screen.answers
+
+    @cached_property
+    def speculation(self) -> Speculation | None:
+        """Acceptance of all steps, with what drafts cost at the screen's batch size."""
+        every, screen = self.every_batch.speculation, self.screen.speculation
+        return every if every is None or screen is None else replace(every, cost=screen.cost)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is worth changing: in the screen's steps, and among the steps of all sizes."""
+        findings = [
+            *(f for f in self.every_batch.findings if f.id in OF_ALL_STEPS),
+            *(f for f in self.screen.findings if f.id not in OF_ALL_STEPS),
+        ]
+        return ranked(findings, self, self.every_batch)
+
+
+def _a_step(
+    rows: Iterable[Row], screen: Iterable[Row], key: Callable[[Row], object]
+) -> tuple[Row, ...]:
+    """The rows of all steps, with the figures of a step and a token of the screen's."""
+    of_key = {key(row): row for row in screen}
+    changed: list[Row] = []
+    for row in rows:
+        names = [name for name in _OF_A_STEP if hasattr(row, name)]
+        figures: dict[str, Any] = {n: getattr(of_key.get(key(row)), n, 0.0) for n in names}
+        changed.append(replace(row, **figures))
+    return tuple(changed)
+
+
+def _use(row: AttributedConversion) -> object:
+    return row.kind, row.name, row.component, row.consumer, row.after
+
+
+class CheckedReport(LazyReport):
+    """The report without each figure that fails a check, and what was checked.
+
+    A topic is checked when it is first read, and no other topic for its sake.
+    """
+
+    figures: Figures
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__(figures.report)
+        vars(self).update(figures=figures)
+
+    @cached_property
+    def books(self) -> tuple[Books, ...]:
+        """How the time of all steps splits."""
+        return checked(self.figures, "books")[0].books
+
+    @cached_property
+    def components(self) -> tuple[ComponentRow, ...]:
+        """Kernel time by component."""
+        return checked(self.figures, "components")[0].components
+
+    @cached_property
+    def layers(self) -> tuple[LayerRow, ...]:
+        """Kernel time by layer and component."""
+        return checked(self.figures, "layers")[0].layers
+
+    @cached_property
+    def kernels(self) -> tuple[KernelRow, ...]:
+        """Kernel time by kernel and component."""
+        return checked(self.figures, "kernels")[0].kernels
+
+    @cached_property
+    def tokens(self) -> tuple[Ledger, ...]:
+        """Where the time of a step and a token goes."""
+        return checked(self.figures, "tokens")[0].tokens
+
+    @cached_property
+    def roofline(self) -> Roofline | None:
+        """What the steps of each phase need at least."""
+        report, rows = self._floors
+        if report.tokens and all(row.ok is not False for row in rows):
+            keep(self, waterfall_of(report))
+        return report.roofline
+
+    @cached_property
+    def counters(self) -> Counters | None:
+        """What hardware counters sampled."""
+        return self._floors[0].counters
+
+    @cached_property
+    def conversions(self) -> Conversions:
+        """What changing formats costs."""
+        return checked(self.figures, "conversions")[0].conversions
+
+    @cached_property
+    def invariants(self) -> tuple[Invariant, ...]:
+        """What was checked, and what of it fails."""
+        return tuple(checked(self.figures)[1])
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is worth changing."""
+        return findings_of(self)
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        """What the run says to the questions that people ask first."""
+        return answers_of(self)
+
+    @cached_property
+    def _floors(self) -> tuple[Report, list[Invariant]]:
+        return checked(self.figures, "roofline")
+
+    def failed(self, check: str) -> tuple[str, ...]:
+        """What fails of the checks whose name begins so, a sentence each; only they are made."""
+        topic = next((name for begin, name in TOPICS.items() if check.startswith(begin)), None)
+        rows = checked(self.figures, topic)[1] if topic else self.invariants
+        return tuple(row.text for row in rows if row.ok is False and row.id.startswith(check))
 
 
 @dataclass(frozen=True, eq=False)

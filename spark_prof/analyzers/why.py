@@ -10,10 +10,9 @@ from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.ceiling_rows import Question, WeightsOfModel
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import FormatChange, changed
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, TypedCommand, command, source_word
 from spark_prof.analyzers.measured_gap import Gap, gap_of
 from spark_prof.analyzers.step_time import GAPS
-from spark_prof.analyzers.typed_command import TypedCommand, command, source_word
 from spark_prof.analyzers.why_sides import ComponentCost, WhySide, parts_of_weights, resident_bytes
 from spark_prof.rules.gpus import Gpu
 from spark_prof.traces.checkpoint import Checkpoint
@@ -249,8 +248,8 @@ def _of_time(a: WhySide, b: WhySide) -> str:
     owner, other = (slow, fast) if beyond > 0 else (fast, slow)
     part = owner.part(_most_apart(owner, other, _beyond))
     if part and part.us and abs(beyond) > _SAME * longest_us:
-        has_share = part.of_bound is not None and part.of_bound > _SAME
-        at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if has_share else ""
+        of_bytes = part.bound_us / part.us
+        at = f" at {100 * of_bytes:.0f} % of the bandwidth" if of_bytes > _SAME else ""
         kernel = f" ({part.kernel}{at})" if part.kernel else ""
         where = f"{owner.name}'s {part.component.replace('_', ' ')}{kernel}"
         apart_us = _apart(owner, other, part.component, _beyond)

@@ -14,6 +14,7 @@ is kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,23 +88,10 @@ def _believed(
     usable = _longest_run(~(bad | before), back > 0)
     usable &= ~_ambiguous(steps, start, end, usable, back > 0)
     breaks = np.append(False, ~usable[:-1]) if count else np.zeros(0, bool)
-    numbers = steps.index.to_numpy()
-    causes, notes = [], []
-    if (back > 0).any():
-        causes.append(f"the clock was set back {_at(back, numbers)}")
-    if wrong := np.count_nonzero(end < start):
-        causes.append(f"steps that end before they begin: {wrong}")
-    if wrong := np.count_nonzero(device.negative):
-        causes.append(f"steps with kernels that end before they begin: {wrong}")
-    if wrong := np.count_nonzero(apart):
-        causes.append(
-            f"the clocks of host and GPU are up to {_span(int(apart.max()))} apart in {wrong} of "
-            "the steps"
-        )
-    if forward.any():
-        at = _at(np.where(forward, length, 0), numbers, "in")
-        causes.append(f"the clock was set forward, or the engine stalled, {at}")
-    if causes:
+    numbers, notes = steps.index.to_numpy(), []
+    backward = end < start, device.negative
+    forward_ns = np.where(forward, length, 0)
+    if causes := list(_causes(numbers, back, backward, apart, forward_ns)):
         notes.append(
             f"lost: {'; '.join(causes)}. {count - np.count_nonzero(usable)} of {count} steps are "
             "left out of all figures; record again while nothing sets the clock."
@@ -116,6 +104,25 @@ def _believed(
             "the clock was set forward. Means that count it contain it, medians do not."
         )
     return usable, breaks, tuple(notes)
+
+
+def _causes(
+    numbers: Int64s, back: Int64s, backward: tuple[Flags, Flags], apart: Int64s, forward: Int64s
+) -> Iterator[str]:
+    """Why steps are not believed: by how many ns each was set back, apart or set forward."""
+    if (back > 0).any():
+        yield f"the clock was set back {_at(back, numbers)}"
+    if wrong := np.count_nonzero(backward[0]):
+        yield f"steps that end before they begin: {wrong}"
+    if wrong := np.count_nonzero(backward[1]):
+        yield f"steps with kernels that end before they begin: {wrong}"
+    if wrong := np.count_nonzero(apart):
+        yield (
+            f"the clocks of host and GPU are up to {_span(int(apart.max()))} apart in {wrong} of "
+            "the steps"
+        )
+    if forward.any():
+        yield f"the clock was set forward, or the engine stalled, {_at(forward, numbers, 'in')}"
 
 
 def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> _OnDevice:

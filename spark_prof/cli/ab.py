@@ -10,25 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli import options
+from spark_prof.cli import options, run_options
 from spark_prof.dashboards.section import Layout
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.ab.sides import Side
 
-_MOST = 1_000_000
 _LONGEST_SERVE = 900
 
 
 def ab(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- MODEL | COMMAND...",
-            help="A model with vLLM's options, or vllm serve, vllm bench latency or throughput.",
-        ),
-    ] = None,
+    command: run_options.Command = None,
     b: Annotated[
         str,
         typer.Option(
@@ -54,24 +47,15 @@ def ab(
             help="Both sides in one engine, or engines of their own, started in turns.",
         ),
     ] = "auto",
-    batch_sizes: Annotated[
-        str, typer.Option(metavar="N,N", help="Batch sizes at which decoding is measured.")
-    ] = "1,2,4,8,16",
+    batch_sizes: run_options.BatchSizes = "1,2,4,8,16",
     prefill: Annotated[
         str, typer.Option(metavar="N,N", help="Lengths of prompts to measure; none for none.")
     ] = "128,1024",
-    seconds: Annotated[
-        float, typer.Option(min=0.1, help="Time to spend on each measurement.")
-    ] = 20.0,
-    context: options.ContextOption = 128,
-    contexts: Annotated[
-        str,
-        typer.Option(
-            metavar="N,N", help="Several such lengths, each measured: 1k,8k,64k (k is 1,024)."
-        ),
-    ] = "",
-    gate_tokens: options.GateTokens = None,
-    text: options.TextOption = None,
+    seconds: run_options.Seconds = 20.0,
+    context: run_options.Context = 128,
+    contexts: run_options.Contexts = "",
+    gate_tokens: run_options.GateTokens = None,
+    text: run_options.Text = None,
     starts: Annotated[
         int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
     ] = 4,
@@ -90,9 +74,9 @@ def ab(
         bool,
         typer.Option("--time-anyway", help="Take times after a failed gate; they do not count."),
     ] = False,
-    timeout: options.Timeout = 600.0,
-    kind: options.KindOption = options.Format.TEXT,
-    out: options.FolderOption = None,
+    timeout: run_options.Timeout = 600.0,
+    kind: run_options.Kind = options.Format.TEXT,
+    out: run_options.Folder = None,
     limit: options.Limit = None,
     section: options.Section = None,
     all_sections: options.AllSections = False,
@@ -115,17 +99,17 @@ def ab(
     from spark_prof.ab.protocol import run_ab
     from spark_prof.ab.result import exit_code, outcome_of
     from spark_prof.ab.setting import Options
-    from spark_prof.analyzers.typed_command import command as typed_command
+    from spark_prof.analyzers.finding import command as typed_command
     from spark_prof.dashboards.ab_report import render_ab
     from spark_prof.redact import redacted
 
     if starts % 4:
         raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
-    folder = options.run_folder("ab", out, text, "seconds", seconds, timeout)
-    sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
-    lengths = options.token_counts(contexts, "--contexts 1k,8k") if contexts else (context,)
+    folder = run_options.run_folder("ab", out, text, "seconds", seconds, timeout)
+    sizes = run_options.sizes_of(batch_sizes)
+    lengths = run_options.contexts_of(contexts, context)
     none = prefill.strip() in ("", "none")
-    prompts = () if none else options.whole_numbers(prefill, "--prefill 128", most=_MOST)
+    prompts = () if none else options.whole_numbers(prefill, "--prefill 128", most=run_options.MOST)
     settings = Options(
         folder, sizes, prompts, seconds, lengths, gate_tokens, not no_record, starts, timeout,
         time_anyway, text, at_once,
@@ -137,8 +121,8 @@ def ab(
         engine, other, side, mode, settings, sys.argv[1:], options.say,
         lambda interim: render_ab(interim, Layout("html")),
     )  # fmt: skip
-    drawn = render_ab(result, options.run_layout(kind, limit, section), whole=all_sections)
-    options.show_run(drawn, folder, result.failure)
+    drawn = render_ab(result, run_options.run_layout(kind, limit, section), whole=all_sections)
+    run_options.show_run(drawn, folder, result.failure)
     if outcome_of(result) == "faster":
         formats = (("mxfp4", mxfp4_layers), ("fp8", fp8_layers))
         added = [f"{s.strip()}={f}" for f, slots in formats for s in slots.split(",") if s.strip()]
@@ -149,8 +133,14 @@ def ab(
 
 
 def _apply(side: Side, words: list[str], kind: options.Format) -> int:
-    from spark_prof.ab.apply import exports_of, lines_of, serve_line, side_of_result
-    from spark_prof.ab.apply_container import container_serve, engine_of_result
+    from spark_prof.ab.apply import (
+        container_serve,
+        engine_of_result,
+        exports_of,
+        lines_of,
+        serve_line,
+        side_of_result,
+    )
     from spark_prof.ab.command import engine_command
 
     if kind not in (options.Format.TEXT, options.Format.JSON):

@@ -14,11 +14,9 @@ from spark_prof.cli.compare import compare
 from spark_prof.cli.completion import completion
 from spark_prof.cli.doctor import doctor
 from spark_prof.cli.explore import demo, explore
-from spark_prof.cli.export import export
-from spark_prof.cli.import_ import import_traces
+from spark_prof.cli.export import export, query
 from spark_prof.cli.mcp import mcp
-from spark_prof.cli.merge import merge, salvage
-from spark_prof.cli.query import query
+from spark_prof.cli.merge import import_traces, merge, salvage
 from spark_prof.cli.record import record
 from spark_prof.cli.report import report
 from spark_prof.cli.speculate import speculate

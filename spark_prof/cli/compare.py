@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put, say
+from spark_prof.cli.option_class import takes
+from spark_prof.cli.options import (
+    AllSections,
+    FormatOption,
+    Limit,
+    OutOption,
+    Section,
+    laid_out,
+    put,
+    say,
+)
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -20,7 +31,10 @@ _MOST = 25
 _MOST_RECORDINGS = 200
 
 
-def compare(
+@dataclass(frozen=True)
+class CompareOptions:
+    """What `compare` is asked for."""
+
     reference: Annotated[
         str,
         typer.Argument(
@@ -28,68 +42,76 @@ def compare(
             help="What the others are held to: a bundle or a trace, or several engine starts of "
             "the same thing as A1,A2,A3.",
         ),
-    ],
+    ]
     other_sources: Annotated[
         list[str], typer.Argument(metavar="B", help="What is compared with it.")
-    ],
-    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
-    out: OutOption = None,
-    all_sections: Annotated[
-        bool, typer.Option("--all", help="Every section, not the one screen.")
-    ] = False,
-    limit: Limit = None,
-    section: Section = None,
+    ]
+    format: FormatOption = None
+    out: OutOption = None
+    all_sections: AllSections = False
+    limit: Limit = None
+    section: Section = None
     rank: Annotated[
         int | None, typer.Option(help="The rank to compare; by default the lowest.")
-    ] = None,
+    ] = None
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
             metavar="EXPR",
             help="Exit with code 1 if this holds, such as 'decode_us.median > 3%'; repeatable.",
         ),
-    ] = None,
+    ] = None
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 1 on undecided limits too.")
-    ] = False,
-) -> None:
+    ] = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What is compared, the reference first."""
+        return (self.reference, *self.other_sources)
+
+
+@takes(CompareOptions)
+def compare(options: CompareOptions) -> None:
     """Show where the difference between recordings comes from: components, layers, kernels."""
     from spark_prof.analyzers.comparing.threshold_expression import parse
 
-    gates = [parse(text) for text in fail_on or ()]
-    drawn_as = laid_out(format, out, limit, section)
-    if len(other_sources) > _MOST:
-        raise CommandError(f"{len(other_sources) + 1} sides are too many; compare at most 26")
+    gates = [parse(text) for text in options.fail_on or ()]
+    drawn_as = laid_out(options.format, options.out, options.limit, options.section)
+    if len(options.other_sources) > _MOST:
+        raise CommandError(
+            f"{len(options.other_sources) + 1} sides are too many; compare at most 26"
+        )
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
     from spark_prof.analyzers.comparing.comparison import side_names
     from spark_prof.analyzers.comparing.thresholds import check
     from spark_prof.dashboards.compare_report import CompareRun, render_comparison
     from spark_prof.dashboards.load_comparison import render_loads
-    from spark_prof.datasets.compared import read_side, recordings_of
+    from spark_prof.datasets.opened import read_side, recordings_of
     from spark_prof.traces.checkpoint import is_model
     from spark_prof.traces.resolve import LoadTest
 
-    models = [source for source in (reference, *other_sources) if is_model(source)]
-    if models and len(models) == len(other_sources) + 1:
+    models = [source for source in options.sources if is_model(source)]
+    if models and len(models) == len(options.other_sources) + 1:
         again = shlex.join(["spark-prof", "why", *models])
         raise CommandError(f"these are models and no recordings; ask: {again}")
-    sides = [recordings_of(source) for source in (reference, *other_sources)]
+    sides = [recordings_of(source) for source in options.sources]
     if sum(map(len, sides)) > _MOST_RECORDINGS:
         raise CommandError(
             f"{sum(map(len, sides))} recordings are too many; compare at most {_MOST_RECORDINGS}"
         )
     if any(isinstance(source, LoadTest) for side in sides for source in side):
-        put(render_loads(_loads(sides, fail_on), drawn_as), out)
+        put(render_loads(_loads(sides, options.fail_on), drawn_as), options.out)
         return
-    a, *rest = ([read_side(source, rank) for source in side] for side in sides)
+    a, *rest = ([read_side(source, options.rank) for source in side] for side in sides)
     first, *names = side_names([[recording.source for recording in side] for side in (a, *rest)])
     comparisons = tuple(
         compare_sides(a, side, (first, name)) for side, name in zip(rest, names, strict=True)
     )
     gate = tuple(check(comparison, gates) for comparison in comparisons) if gates else ()
     compared = CompareRun(comparisons, gate)
-    put(render_comparison(compared, drawn_as, whole=all_sections), out)
-    if _failed(compared, strict):
+    put(render_comparison(compared, drawn_as, whole=options.all_sections), options.out)
+    if _failed(compared, options.strict):
         raise typer.Exit(1)
 
 

@@ -5,21 +5,30 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put, say
+from spark_prof.cli.option_class import takes
+from spark_prof.cli.options import (
+    AllSections,
+    FormatOption,
+    Limit,
+    OutOption,
+    Section,
+    laid_out,
+    put,
+    say,
+)
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings, Question
     from spark_prof.analyzers.fallbacks.audit_rows import Audit
-    from spark_prof.analyzers.finding import Finding
-    from spark_prof.analyzers.typed_command import TypedCommand
+    from spark_prof.analyzers.finding import Finding, TypedCommand
     from spark_prof.dashboards.doctor_report import Diagnosis
     from spark_prof.dashboards.section import Layout
     from spark_prof.rules.gpus import Gpu
@@ -78,86 +87,98 @@ def model_ceilings(
     return ceilings
 
 
-def doctor(
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What `doctor` is asked for."""
+
     source: Annotated[
         str | None,
         typer.Argument(
             help="A bundle, a trace, the URL of one, a log (- for stdin) or a model; by default "
             "this machine."
         ),
-    ] = None,
+    ] = None
     container: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="-- docker run ...",
             help="What starts vLLM in a container: what its image has is looked at.",
         ),
-    ] = None,
+    ] = None
     log: Annotated[
         Path | None,
         typer.Option(help="What the engine printed, in the same run if there is a source."),
-    ] = None,
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(
             metavar="FOLDER", help="A model's folder or name: how fast can it be at most?"
         ),
-    ] = None,
+    ] = None
     gpu: Annotated[
         str | None, typer.Option(help="The GPU that a log or a model is for, such as gb10.")
-    ] = None,
+    ] = None
     batch: Annotated[
         int, typer.Option(min=1, max=_MOST, help="Sequences at a time, for --model.")
-    ] = 1,
+    ] = 1
     context: Annotated[
         int,
         typer.Option(
             min=0, max=_MOST, help="Tokens of context of each; 0 asks for the weights alone."
         ),
-    ] = 0,
+    ] = 0
     drafts: Annotated[
         int, typer.Option(min=0, max=_MOST, help="Tokens drafted for each in a step.")
-    ] = 0,
+    ] = 0
     accepted: Annotated[
         float | None,
         typer.Option("--tokens-per-step", help="Tokens that a step yields; by default all."),
-    ] = None,
+    ] = None
     ranks: Annotated[
         int, typer.Option("--tensor-parallel", min=1, max=_MOST, help="GPUs that share a model.")
-    ] = 1,
+    ] = 1
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure this machine, which takes half a minute.")
-    ] = False,
+    ] = False
     rank: Annotated[
         int | None, typer.Option(help="The rank of the source; by default the lowest.")
-    ] = None,
-    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
-    out: OutOption = None,
-    all_sections: Annotated[
-        bool, typer.Option("--all", help="Every section, not the one screen.")
-    ] = False,
-    limit: Limit = None,
-    section: Section = None,
+    ] = None
+    format: FormatOption = None
+    out: OutOption = None
+    all_sections: AllSections = False
+    limit: Limit = None
+    section: Section = None
     list_issues: Annotated[
         bool, typer.Option("--known-issues", help="List the known issues of vLLM, with dates.")
-    ] = False,
+    ] = False
     fail_on_findings: Annotated[
         bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything was found.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+@takes(DoctorOptions)
+def doctor(options: DoctorOptions) -> None:
     """Say which kernels were chosen and why, settings that do nothing, and what would be faster."""
-    drawn_as = laid_out(format, out, limit, section)
-    if list_issues:
-        put(_known_issues(drawn_as), out)
+    layout = laid_out(options.format, options.out, options.limit, options.section)
+    if options.list_issues:
+        put(_known_issues(layout), options.out)
         return
     from spark_prof.dashboards.doctor_report import render_diagnosis
 
-    question = question_of(batch, context, drafts, accepted, ranks)
     diagnosis = diagnose(
-        source, log, model, gpu, question, container=container, measure=measure, rank=rank
+        options.source,
+        options.log,
+        options.model,
+        options.gpu,
+        question_of(
+            options.batch, options.context, options.drafts, options.accepted, options.ranks
+        ),
+        container=options.container,
+        measure=options.measure,
+        rank=options.rank,
     )
-    put(render_diagnosis(diagnosis, drawn_as, whole=all_sections), out)
-    if fail_on_findings and diagnosis.findings:
+    put(render_diagnosis(diagnosis, layout, whole=options.all_sections), options.out)
+    if options.fail_on_findings and diagnosis.findings:
         raise typer.Exit(1)
 
 
@@ -181,10 +202,11 @@ def diagnose(
         question: the use that a model's lower bounds are for.
         container: what follows the source where that starts a container.
     """
+    from spark_prof.analyzers.fallbacks.machine_checks import machine_findings
     from spark_prof.analyzers.startup.start_account import startup_of
     from spark_prof.analyzers.startup.start_memory import start_memory_of
-    from spark_prof.analyzers.typed_command import command
     from spark_prof.dashboards.doctor_report import Diagnosis
+    from spark_prof.profiler.installed import installed, installed_in
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.checkpoint import model_folder
 
@@ -193,26 +215,14 @@ def diagnose(
     if source == _PIPED:
         source, log = None, Path(_PIPED)
     source, read, model = _recognised(None if started else source, log, model)
-    audit: Audit | None = None
-    findings: tuple[Finding, ...] = ()
-    if source is not None:
-        audit, findings = _of_source(source, rank, read)
-    elif read is not None:
-        on = ("--gpu", named.short) if named else ()
-        again = command("spark-prof", "doctor", "--log", str(log or read.path), *on)
-        audit, findings = _of_log(read, named, again)
+    audit, findings = _audit_of(source, rank, read, named, log)
     measured = _measured() if measure else None
-    first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
-    ceilings = (
-        model_ceilings(model_folder(model), question or question_of(1), first, measured)
-        if model
-        else None
-    )
+    ceilings = None
+    if model:
+        first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
+        ceilings = model_ceilings(model_folder(model), question or question_of(1), first, measured)
     machine = None
     if source is None and read is None and model is None and not measure:
-        from spark_prof.analyzers.fallbacks.machine_checks import machine_findings
-        from spark_prof.profiler.installed import installed, installed_in
-
         machine = installed_in(started) if started else installed()
         findings = machine_findings(machine)
     inputs = (source, read.path if read else None, model)
@@ -228,6 +238,20 @@ def diagnose(
         startup_of(read) if read else None,
         start_memory_of(read) if read else None,
     )
+
+
+def _audit_of(
+    source: str | None, rank: int | None, read: EngineLog | None, gpu: Gpu | None, log: Path | None
+) -> tuple[Audit | None, tuple[Finding, ...]]:
+    """What a recording or a log says of its engine, and the findings of that."""
+    from spark_prof.analyzers.finding import command
+
+    if source is not None:
+        return _of_source(source, rank, read)
+    if read is None:
+        return None, ()
+    on = ("--gpu", gpu.short) if gpu else ()
+    return _of_log(read, gpu, command("spark-prof", "doctor", "--log", str(log or read.path), *on))
 
 
 _PIPED = "-"
@@ -355,7 +379,7 @@ def _of_log(
 
 def _known_issues(drawn_as: Layout) -> str:
     from spark_prof.analyzers.fallbacks.known_issues import every_known_issue
-    from spark_prof.dashboards.known_issues_report import render_known_issues
+    from spark_prof.dashboards.doctor_report import render_known_issues
 
     return render_known_issues(every_known_issue(), drawn_as)
 

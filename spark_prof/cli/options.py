@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -50,32 +48,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most so many rows of 
 Section = Annotated[
     list[str] | None, typer.Option(help="Only this section, such as kernels; repeatable.")
 ]
-KindOption = Annotated[Format, typer.Option("--format", help="How to show it.")]
-FolderOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", "-o", metavar="FOLDER", help="The run's folder; by default named by the time."
-    ),
-]
-ContextOption = Annotated[
-    int, typer.Option(min=1, help="Tokens of each prompt when decoding is measured.")
-]
-GateTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=8, max=4096, help="Tokens of each request in the gate; by default 256 in all."
-    ),
-]
-TextOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="A text that the gate holds both sides to, for their perplexity; by default what "
-        "side a says to made-up prompts."
-    ),
-]
-Timeout = Annotated[
-    float, typer.Option(min=1, help="Seconds of silence after which an engine is given up.")
-]
+AllSections = Annotated[bool, typer.Option("--all", help="Every section, not the one screen.")]
 
 
 def laid_out(
@@ -167,33 +140,6 @@ def report_command(folder: Path | str) -> str:
 def next_report(folder: Path | str) -> str:
     """The same as a line for a person."""
     return f"next: {report_command(folder)}"
-
-
-AllSections = Annotated[bool, typer.Option("--all", help="Every section, not the one screen.")]
-
-
-def run_layout(kind: Format, limit: int | None, section: Sequence[str] | None) -> Layout:
-    """How to print the result of a run of engines."""
-    return Layout(kind.value, terminal_width(), bounds=DocumentBounds(limit, tuple(section or ())))
-
-
-def run_folder(
-    command: str, out: Path | None, text: Path | None, name: str, spent: float, timeout: float
-) -> Path:
-    """The folder of a run of engines; refuses a text that is missing, and endless times."""
-    if not (math.isfinite(spent) and math.isfinite(timeout)):
-        raise CommandError(f"--{name} and --timeout are finite numbers; give --{name} 20, say")
-    if text and not text.is_file():
-        raise CommandError(f"--text {text}: there is no such file")
-    return out or Path(time.strftime(f"spark-prof-{command}-%Y%m%d-%H%M%S"))
-
-
-def show_run(drawn: str, folder: Path, failure: str) -> None:
-    """Prints the result of a run of engines, and says where it is and what ended it early."""
-    print(drawn)
-    say(f"result.json and report.html are in {folder}")
-    if failure:
-        say(failure)
 
 
 def check_folder(folder: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_prof.cli.option_class import takes
 from spark_prof.cli.options import (
+    AllSections,
     FormatOption,
     Limit,
     OutOption,
@@ -25,39 +29,41 @@ from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.model import Report
+    from spark_prof.traces.benchmarks.load_test import BenchmarkResult
     from spark_prof.traces.bundle import Bundle
-    from spark_prof.traces.resolve import Folder
+    from spark_prof.traces.resolve import AbResult, Folder
 
 
-def report(
+@dataclass(frozen=True)
+class ReportOptions:
+    """What `report` is asked for."""
+
     source: Annotated[
         str,
         typer.Argument(
             help="A bundle, a trace, a folder of them, the URL of one, or a result of ab."
         ),
-    ],
-    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
-    out: OutOption = None,
-    all_sections: Annotated[
-        bool, typer.Option("--all", help="Every section, not the one screen.")
-    ] = False,
-    section: Section = None,
-    limit: Limit = None,
+    ]
+    format: FormatOption = None
+    out: OutOption = None
+    all_sections: AllSections = False
+    section: Section = None
+    limit: Limit = None
     share: Annotated[
         Path | None,
         typer.Option(help="Write the recording to this .zip, without what is private, to send it."),
-    ] = None,
+    ] = None
     card: Annotated[
         Path | None,
         typer.Option(help="Draw its verdict and parts as this .png, a picture to post."),
-    ] = None,
+    ] = None
     layer: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="The kernels of one layer, beside layers like it."),
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option(help="The rank to report; by default the lowest.")
-    ] = None,
+    ] = None
+    rank: Annotated[int | None, typer.Option(help="The rank to report; by default the lowest.")] = (
+        None
+    )
     batch: Annotated[
         int | None,
         typer.Option(
@@ -65,93 +71,106 @@ def report(
             metavar="N",
             help="Only steps in which N requests decode, beside those that read prompts alone.",
         ),
-    ] = None,
+    ] = None
     bench: Annotated[
         list[Path] | None,
         typer.Option(help="A load generator's result to compare the steps with; repeatable."),
-    ] = None,
+    ] = None
     measured: Annotated[
         Path | None,
         typer.Option(help="Ceilings that doctor --measure kept; by default those of this machine."),
-    ] = None,
-    engine: Annotated[
-        Executor, typer.Option(help="Where the recordings of a folder are read.")
-    ] = Executor.LOCAL,
-) -> None:
-    """Show where the time of a recording went: steps, components, layers, kernels."""
-    drawn_as = laid_out(format, out, limit, section)
-    if card:
-        check_picture(card)
-    from spark_prof.traces.resolve import (
-        AbResult,
-        Folder,
-        LoadTest,
-        SpeculateFile,
-        TuneFile,
-        fetched,
-        resolve,
+    ] = None
+    engine: Annotated[Executor, typer.Option(help="Where the recordings of a folder are read.")] = (
+        Executor.LOCAL
     )
 
-    named = resolve(source)
-    of_ab = isinstance(named, AbResult)
-    if isinstance(named, AbResult | Folder):
-        one = (rank, layer, batch, measured, card)
-        if bench or any(option is not None for option in one):
-            command = "a result of spark-prof ab, tune or speculate"
-            contents = command if of_ab else "several recordings"
-            raise CommandError(
-                f"{source} holds {contents}; --rank, --layer, --batch, --bench, --measured and "
-                "--card need one recording"
-            )
-        if isinstance(named, Folder):
-            put(report_dataset(named, drawn_as, engine, whole=all_sections), out)
-        elif isinstance(named, TuneFile):
-            from spark_prof.dashboards.tune_report import render_tune
-            from spark_prof.tune.tune_result import read_tune
+    @property
+    def layout(self) -> Layout:
+        """How to draw it; refuses a missing folder before any work is done."""
+        return laid_out(self.format, self.out, self.limit, self.section)
 
-            put(render_tune(read_tune(named.file), drawn_as, whole=all_sections), out)
-        elif isinstance(named, SpeculateFile):
-            from spark_prof.dashboards.speculate_report import render_speculate
-            from spark_prof.speculate.speculate_result import read_speculate
 
-            drafted = read_speculate(named.file)
-            put(render_speculate(drafted, drawn_as, whole=all_sections), out)
-        else:
-            from spark_prof.ab.result import read_result
-            from spark_prof.dashboards.ab_report import render_ab
+@takes(ReportOptions)
+def report(options: ReportOptions) -> None:
+    """Show where the time of a recording went: steps, components, layers, kernels."""
+    layout = options.layout
+    if options.card:
+        check_picture(options.card)
+    from spark_prof.traces.resolve import AbResult, Folder, LoadTest, fetched, resolve
 
-            result = read_result(named.file)
-            put(render_ab(result, drawn_as, whole=all_sections, source=str(named.file)), out)
+    source = resolve(options.source)
+    if isinstance(source, AbResult | Folder):
+        put(_several(source, options, layout), options.out)
         return
-    from spark_prof.analyzers.summary import summary_of
-    from spark_prof.dashboards.render import render_report
-    from spark_prof.datasets.opened import ceilings_for, opened
+    from spark_prof.datasets.opened import opened
     from spark_prof.traces.benchmarks.read import read_benchmark
 
-    results = [read_benchmark(path) for path in bench or ()]
-    with fetched(named) as fetched_source:
-        if isinstance(fetched_source, LoadTest):
+    results = [read_benchmark(path) for path in options.bench or ()]
+    with fetched(source) as local:
+        if isinstance(local, LoadTest):
             from spark_prof.dashboards.dataset_report import render_clients
 
-            put(render_clients([read_benchmark(fetched_source.path), *results], drawn_as), out)
+            put(render_clients([read_benchmark(local.path), *results], layout), options.out)
             return
-        with opened(fetched_source) as bundle:
-            if share:
-                share_recording(bundle, share, drawn_as.kind)
-                return
-            if bundle.imported:
-                bundle.named = source
-            if layer is not None:
-                put(report_layer(bundle, rank, layer, drawn_as, batch), out)
-                return
-            ceilings = ceilings_for(bundle, rank, measured)
-            report = summary_of(bundle, rank, None, ceilings, results, batch).report
-            if card:
-                draw_card(report, card)
-                return
-            # What is drawn is read from the bundle when it is drawn.
-            drawn = render_report(report, drawn_as, whole=all_sections)
-    put(drawn, out)
+        with opened(local) as bundle:
+            drawn = _one_recording(bundle, options, layout, results)
+    if drawn is not None:
+        put(drawn, options.out)
+
+
+def _several(source: AbResult | Folder, options: ReportOptions, layout: Layout) -> str:
+    """What was measured of several engines, or the recordings of a folder, drawn."""
+    from spark_prof.traces.resolve import AbResult, SpeculateFile, TuneFile
+
+    of_one = (options.rank, options.layer, options.batch, options.measured, options.card)
+    if options.bench or any(option is not None for option in of_one):
+        command = "a result of spark-prof ab, tune or speculate"
+        contents = command if isinstance(source, AbResult) else "several recordings"
+        raise CommandError(
+            f"{options.source} holds {contents}; --rank, --layer, --batch, --bench, --measured and "
+            "--card need one recording"
+        )
+    whole = options.all_sections
+    if not isinstance(source, AbResult):
+        return report_dataset(source, layout, options.engine, whole=whole)
+    if isinstance(source, TuneFile):
+        from spark_prof.dashboards.tune_report import render_tune
+        from spark_prof.tune.tune_result import read_tune
+
+        return render_tune(read_tune(source.file), layout, whole=whole)
+    if isinstance(source, SpeculateFile):
+        from spark_prof.dashboards.speculate_report import render_speculate
+        from spark_prof.speculate.speculate_result import read_speculate
+
+        return render_speculate(read_speculate(source.file), layout, whole=whole)
+    from spark_prof.ab.result import read_result
+    from spark_prof.dashboards.ab_report import render_ab
+
+    return render_ab(read_result(source.file), layout, whole=whole, source=str(source.file))
+
+
+def _one_recording(
+    bundle: Bundle, options: ReportOptions, layout: Layout, results: Sequence[BenchmarkResult]
+) -> str | None:
+    """A recording's report, drawn; None where it went into a file of its own."""
+    from spark_prof.analyzers.summary import summary_of
+    from spark_prof.dashboards.render import render_report
+    from spark_prof.datasets.opened import ceilings_for
+
+    if options.share:
+        share_recording(bundle, options.share, layout.kind)
+        return None
+    if bundle.imported:
+        bundle.named = options.source
+    if options.layer is not None:
+        return report_layer(bundle, options.rank, options.layer, layout, options.batch)
+    ceilings = ceilings_for(bundle, options.rank, options.measured)
+    report = summary_of(bundle, options.rank, None, ceilings, results, options.batch).report
+    if options.card:
+        draw_card(report, options.card)
+        return None
+    # What is drawn is read from the bundle when it is drawn.
+    return render_report(report, layout, whole=options.all_sections)
 
 
 def check_picture(out: Path) -> None:
@@ -167,8 +186,7 @@ def check_picture(out: Path) -> None:
 
 def draw_card(report: Report, out: Path) -> None:
     """Writes the picture of a report's one screen."""
-    from spark_prof.dashboards.card import card_of
-    from spark_prof.dashboards.render.card_png import card_png
+    from spark_prof.dashboards.render.card_png import card_of, card_png
     from spark_prof.dashboards.short_report import short_report
 
     drawn = card_png(card_of(short_report(report)))

@@ -8,25 +8,16 @@ from typing import Annotated
 
 import typer
 
-from spark_prof.cli import options
+from spark_prof.cli import options, run_options
 from spark_prof.dashboards.section import Layout
 from spark_prof.errors import CommandError
 
-_MOST = 1_000_000
-
 
 def tune(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- COMMAND...", help="As for ab: vllm serve MODEL, or a model."),
-    ] = None,
-    minutes: Annotated[
-        float, typer.Option(min=1, help="Time to spend in all, which is kept.")
-    ] = 20.0,
-    batch_sizes: Annotated[
-        str, typer.Option(metavar="N,N", help="Batch sizes that matter.")
-    ] = "1,8",
-    context: options.ContextOption = 128,
+    command: run_options.Command = None,
+    minutes: run_options.Minutes = 20.0,
+    batch_sizes: run_options.BatchSizes = "1,8",
+    context: run_options.Context = 128,
     recording: Annotated[
         str,
         typer.Option(
@@ -61,48 +52,56 @@ def tune(
         bool,
         typer.Option("--list", help="Start nothing: print what would be tried, and why not more."),
     ] = False,
-    text: options.TextOption = None,
-    gate_tokens: options.GateTokens = None,
-    timeout: options.Timeout = 600.0,
+    requests: run_options.Requests = None,
+    acceptance: run_options.Acceptance = "",
+    text: run_options.Text = None,
+    gate_tokens: run_options.GateTokens = None,
+    timeout: run_options.Timeout = 600.0,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with a tune that ended early.")
     ] = None,
-    kind: options.KindOption = options.Format.TEXT,
-    out: options.FolderOption = None,
+    kind: run_options.Kind = options.Format.TEXT,
+    out: run_options.Folder = None,
     limit: options.Limit = None,
     section: options.Section = None,
     all_sections: options.AllSections = False,
 ) -> int:
     """Search what makes an engine faster per token, measured and confirmed."""
     from spark_prof.ab.command import container_note, engine_command
+    from spark_prof.dashboards.speculate_report import render_speculate
     from spark_prof.dashboards.tune_report import render_candidates, render_tune
     from spark_prof.tune.candidates import Allowed
+    from spark_prof.tune.drafts import drafting_of
     from spark_prof.tune.tune_engines import TuneSettings
     from spark_prof.tune.tune_run import TuneChoices, run_tune
     from spark_prof.tune.unrecorded import command_to_list
 
     if resume and out:
         raise CommandError("--resume names the folder; leave out --out")
-    folder = options.run_folder("tune", resume or out, text, "minutes", minutes, timeout)
-    sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
-    settings = TuneSettings(folder, minutes, sizes, context, gate_tokens, text, timeout)
+    folder = run_options.run_folder("tune", resume or out, text, "minutes", minutes, timeout)
+    engine = (command_to_list if only_list else engine_command)(command or [])
+    drafting = drafting_of(engine, requests, acceptance)
+    settings = TuneSettings(
+        folder, minutes, run_options.sizes_of(batch_sizes), context, gate_tokens, text, timeout,
+        drafting=drafting,
+    )  # fmt: skip
     allowed = Allowed(allow_requantize, allow_kv_dtype)
     for folder_of_results in earlier_results or ():
         if not folder_of_results.exists():
             raise CommandError(f"--known {folder_of_results}: there is no such folder")
     request = TuneChoices(
         allowed, tuple(sides or ()), tuple(skip or ()), recording, tuple(earlier_results or ()),
-        resume is not None, only_list,
+        resume is not None, only_list, drafting is not None,
     )  # fmt: skip
-    engine = (command_to_list if only_list else engine_command)(command or [])
     draw = partial(render_tune, layout=Layout("html"), typed=True)
     if (note := container_note(engine)) and not only_list:
         options.say(note)
-    result, table = run_tune(engine, settings, request, options.say, draw)
-    layout = options.run_layout(kind, limit, section)
+    draw_drafts = partial(render_speculate, layout=Layout("html"), typed=True)
+    result, table = run_tune(engine, settings, request, options.say, draw, draw_drafts)
+    layout = run_options.run_layout(kind, limit, section)
     if only_list and not result.failure:
         print(render_candidates(table, layout, whole=all_sections))
         return 0
     drawn = render_tune(result, layout, typed=True, whole=all_sections)
-    options.show_run(drawn, folder, result.failure)
+    run_options.show_run(drawn, folder, result.failure)
     return 2 if result.failure else 0

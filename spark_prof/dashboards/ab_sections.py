@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from spark_prof.ab.accuracy_gate import GateVerdict, LayerError, LogitFigures
@@ -23,7 +23,7 @@ from spark_prof.ab.result import (
     outcome_of,
 )
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
-from spark_prof.analyzers.typed_command import NONE, command
+from spark_prof.analyzers.finding import NONE, command
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.ab_answer import (
     agreement,
@@ -103,7 +103,7 @@ def itself(result: AbOutcome) -> Section:
     return table("ab_itself", "Side a against itself", result.aa, columns, intro)
 
 
-def gate(result: AbOutcome) -> Section:
+def gate(gates: Sequence[Gate]) -> Section:
     """The logits of both sides over the same tokens, and what they must keep to."""
     columns = (
         Column(""),
@@ -112,9 +112,7 @@ def gate(result: AbOutcome) -> Section:
         Column("Verdict"),
     )
     rows = tuple(
-        row
-        for batch_gate in result.gates
-        for row in _gate_rows(_of_batch(batch_gate), batch_gate.verdict)
+        row for batch_gate in gates for row in _gate_rows(_of_batch(batch_gate), batch_gate.verdict)
     )
     intro = (
         "Both sides compute the same positions, each after the tokens that a chose. Agree: the "
@@ -125,7 +123,7 @@ def gate(result: AbOutcome) -> Section:
     )
     whys = dict.fromkeys(
         f"Bounds: {batch_gate.verdict.bounds.why}."
-        for batch_gate in result.gates
+        for batch_gate in gates
         if batch_gate.verdict.bounds
     )
     return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))
@@ -305,8 +303,17 @@ def _behind(result: AbOutcome) -> Iterator[str]:
         if sides:
             yield (
                 f"At {what_ran(run)} the host was behind on {' and '.join(sides)}: the device "
-                "waited for it, and a faster host would show another gain."
+                f"waited for it, and a faster host would show another gain.{_device_gain(run)}"
             )
+
+
+def _device_gain(run: SideComparison) -> str:
+    """What the gain is on the device alone, in a sentence of its own."""
+    gain = run.device_gain
+    if gain is None or run.device_a_us is None or run.device_b_us is None:
+        return ""
+    times = f"{step_time(run.device_a_us)} to {step_time(run.device_b_us)}"
+    return f" On the device alone: {times}, {gain.value:.3g} x (95 % {interval(gain)})."
 
 
 def _host(ahead: float | None, device_us: float | None) -> str:

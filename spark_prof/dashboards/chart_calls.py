@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
-from spark_prof.dashboards.charts import Plot, label, new_figure, set_layer_axes, whiskers
-from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
+from spark_prof.dashboards.charts import (
+    COLORS,
+    LINES,
+    NEUTRAL,
+    TEXT,
+    Plot,
+    label,
+    new_figure,
+    set_layer_axes,
+    whiskers,
+)
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import count, microseconds
 

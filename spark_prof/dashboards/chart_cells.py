@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_prof.analyzers.views.layer_outliers import EqualLayers
-from spark_prof.dashboards.charts import Plot, add_map, label, new_figure, set_layer_axes
-from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
+from spark_prof.dashboards.charts import (
+    COLORS,
+    NEUTRAL,
+    TEXT,
+    Plot,
+    add_map,
+    label,
+    new_figure,
+    set_layer_axes,
+)
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 
@@ -75,19 +83,7 @@ def cell_map(
     if shares:
         figure.update_traces(zmin=-_WIDEST, zmax=_WIDEST, colorscale=_FASTER_SLOWER)
         figure.update_traces(colorbar={"title": {"text": ""}, "tickformat": "+.0%"})
-    drawn_cells = [cell for row in grid for cell in row if cell]
-    # Streamlit hears of clicks on points only, so that invisible ones lie on the cells.
-    figure.add_scatter(
-        x=[label(cell.component) for cell in drawn_cells],
-        y=[_row(cell.layer) for cell in drawn_cells],
-        mode="markers",
-        marker={"size": 16, "opacity": 0},
-        selected={"marker": {"opacity": 0}},
-        unselected={"marker": {"opacity": 0}},
-        customdata=[[cell.layer, cell.component] for cell in drawn_cells],
-        text=[cell.text for cell in drawn_cells],
-        hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
-    )
+    _add_points(figure, [cell for row in grid for cell in row if cell])
     if chosen in value and chosen[0] in rows:
         x, y = names.index(chosen[1]), rows.index(chosen[0])
         figure.add_shape(
@@ -101,6 +97,21 @@ def cell_map(
         type="category", range=[len(rows) - 0.5, -0.5], title={"text": "layer"}, showgrid=False
     )
     return figure
+
+
+def _add_points(figure: Plot, cells: Sequence[Cell]) -> None:
+    """Lays invisible points on cells: Streamlit hears of clicks on points only."""
+    figure.add_scatter(
+        x=[label(cell.component) for cell in cells],
+        y=[_row(cell.layer) for cell in cells],
+        mode="markers",
+        marker={"size": 16, "opacity": 0},
+        selected={"marker": {"opacity": 0}},
+        unselected={"marker": {"opacity": 0}},
+        customdata=[[cell.layer, cell.component] for cell in cells],
+        text=[cell.text for cell in cells],
+        hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
+    )
 
 
 def like_layers(group: EqualLayers, odd: Sequence[int], own_us: dict[int, float]) -> Plot:

@@ -14,6 +14,10 @@ from spark_prof.analyzers.comparing.comparison import Comparison, PhaseCompariso
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.charts import (
+    COLORS,
+    LINES,
+    NEUTRAL,
+    TEXT,
     Plot,
     add_bars,
     bars,
@@ -22,7 +26,6 @@ from spark_prof.dashboards.charts import (
     new_figure,
     whiskers,
 )
-from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.compare_gate import LETTERS, SideNames, by_us, shown_part
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds

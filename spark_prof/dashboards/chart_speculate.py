@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_prof.dashboards.charts import Plot, label, new_figure, whiskers
-from spark_prof.dashboards.colors import NEUTRAL
+from spark_prof.dashboards.charts import NEUTRAL, Plot, label, new_figure, whiskers
 from spark_prof.dashboards.units import microseconds
 from spark_prof.speculate.best_k import Best
 from spark_prof.speculate.speculate_result import SpeculateResult

@@ -13,13 +13,15 @@ from plotly.colors import sample_colorscale
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, StepSeries, thinned
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.dashboards.charts import (
+    NEUTRAL,
+    PHASE_COLORS,
+    TEXT,
     Plot,
     logarithmic_time_ticks,
     new_figure,
     time_ticks,
     whiskers,
 )
-from spark_prof.dashboards.colors import NEUTRAL, PHASE_COLORS, TEXT
 from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.vocabulary import PHASES
 

@@ -1,4 +1,4 @@
-"""What all figures share: labels, looks, bars and axes of time.
+"""What all figures share: colours, labels, looks, bars and axes of time.
 
 Backgrounds are transparent and text is mid-grey, so that a figure can stand on a light or a dark
 page. Plotly reads some HTML in labels: every string from the report goes through `label`. Plotly
@@ -12,8 +12,39 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spark_prof.dashboards.colors import COLORS, LINES, TEXT
 from spark_prof.dashboards.units import microseconds, shorten
+
+COLORS = {
+    "embedding": "#CDD592",
+    "norm": "#F0E442",
+    "qkv": "#56B4E9",
+    "rope": "#BADDF5",
+    "kv_write": "#00F2C8",
+    "attention": "#0072B2",
+    "o_proj": "#90B2C9",
+    "router": "#E69F00",
+    "experts": "#D55E00",
+    "shared_experts": "#AA6983",
+    "mlp": "#009E73",
+    "ssm": "#007B4B",
+    "lm_head": "#882255",
+    "sampler": "#CC79A7",
+    "collective": "#B1B365",
+    "memcpy": "#B92699",
+    "other": "#999999",
+}
+"""The colour of each component."""
+
+TEXT = "#7d838c"
+SHADES = ("#6b5d50", "#a08f7e", "#cfc3b5")
+"""Of what is no component: three browns, told apart by how dark they are, and by patterns."""
+
+LINES = "rgba(128, 132, 140, 0.25)"
+NEUTRAL = "#8a9099"
+
+PHASE_COLORS = {"prefill": "#a67c1e", "decode": "#5f7486", "mixed": "#8468a8", "unknown": NEUTRAL}
+"""The colour of what a step does, none of which is a component's."""
+
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

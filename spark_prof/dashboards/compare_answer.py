@@ -6,11 +6,9 @@ import math
 
 from spark_prof.analyzers.comparing.comparison import Comparison, Obstacle, PhaseComparison
 from spark_prof.analyzers.comparing.noise import FEWEST, Change
-from spark_prof.analyzers.comparing.obstacles import contexts_differ
-from spark_prof.analyzers.comparing.outcome import Outcome, change_of, outcome_of
+from spark_prof.analyzers.comparing.obstacles import Outcome, change_of, contexts_differ, outcome_of
 from spark_prof.analyzers.step_time import GAPS
-from spark_prof.dashboards.compare_gate import by_share, by_us, shown_part, span_of_share
-from spark_prof.dashboards.compare_obstacle import why_not
+from spark_prof.dashboards.compare_gate import by_share, by_us, shown_part, span_of_share, why_not
 from spark_prof.dashboards.sections.run_section import swapped_words
 from spark_prof.dashboards.units import clean, count, microseconds, shorten
 

@@ -15,10 +15,10 @@ from spark_prof.analyzers.comparing.comparison import (
     LayerPart,
     PhaseComparison,
     StepPart,
+    kernels_of,
 )
-from spark_prof.analyzers.comparing.kernel_sums import kernels_of
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.outcome import by_token
+from spark_prof.analyzers.comparing.obstacles import by_token
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_gate import (

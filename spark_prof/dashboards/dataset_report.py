@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_prof.analyzers.clients.client_comparison import client_row
-from spark_prof.analyzers.dataset import Dataset, DatasetRecording, RankFigures
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
+from spark_prof.dashboards.render.terminal import first_rows, fitting
 from spark_prof.dashboards.section import Column, Document, Section, document, table
 from spark_prof.dashboards.sections import client_section
 from spark_prof.dashboards.units import counted, difference, figure, shorten
+from spark_prof.datasets.every_recording import Dataset, DatasetRecording, RankFigures
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 
 _LONGEST_NAME = 80

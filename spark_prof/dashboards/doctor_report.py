@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_prof.analyzers.ceilings.ceiling_rows import CheckpointCeilings
-from spark_prof.analyzers.fallbacks.audit_rows import Audit
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, KnownIssue
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.fallbacks.verdict import (
     DoctorVerdict,
@@ -17,20 +17,85 @@ from spark_prof.analyzers.fallbacks.verdict import (
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.startup.start_rows import StartMemory, Startup
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.doctor_short import short_diagnosis
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import Document, Section, document, listed, pairs, table
+from spark_prof.dashboards.render.terminal import first_rows, fitting
+from spark_prof.dashboards.section import Cell, Document, Section, document, listed, pairs, table
 from spark_prof.dashboards.sections import (
     audit_section,
     ceiling_section,
-    issue_section,
     run_section,
     startup_section,
 )
-from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
+from spark_prof.dashboards.sections.audit_section import every_issue, issue_list
+from spark_prof.dashboards.short_report import abridged
+from spark_prof.dashboards.units import MISSING, bandwidth, count, microseconds, operations, shorten
 from spark_prof.dashboards.verdict_sentence import verdict_sentence
 from spark_prof.traces.measured import MeasuredMachine
+
+_ROWS = (12, 9, 7, 6, 5, 4, 3, 2, 1)
+_LONGEST_FINDING, _LONGEST_FIX, _LONGEST_CELL = 240, 160, 180
+_DETAILS = ("log", "unknown-lines", "startup", "memory", "libraries", "ceilings_left_out")
+"""Sections that only `--all` has."""
+_PROSE = ("known-issues", "startup-slow")
+"""Lists whose sentences say at their end what to do: each is shown whole."""
+_WHOLE = ("step_bytes",)
+"""Tables that end with a sum: they are shown whole."""
+
+
+def short_diagnosis(whole: Document, findings: Sequence[Finding], width: int) -> Document:
+    """The fullest document of a diagnosis that fits on one screen.
+
+    Args:
+        whole: the document with everything.
+        width: columns of the page.
+    """
+    return fitting(
+        (
+            document(
+                whole.title,
+                (),
+                _first_rows_of(findings, whole.sections, rows),
+                whole.caveats,
+                whole.verdict,
+            )
+            for rows in _ROWS
+        ),
+        width,
+    )
+
+
+def _first_rows_of(
+    findings: Sequence[Finding], sections: Sequence[Section], rows: int
+) -> Iterator[Section]:
+    texts = [f"{number}. {_in_short(finding)}" for number, finding in enumerate(findings, start=1)]
+    title = f"Findings ({count(len(texts))})"
+    yield first_rows(listed("findings", title, texts), max(rows // 2, 1), "findings")
+    left_out = []
+    for section in sections:
+        if section.id == "findings":
+            continue
+        if section.id in _DETAILS:
+            left_out.append(section.title)
+            continue
+        short = section
+        if section.id not in _PROSE:
+            short = replace(section, rows=tuple(tuple(map(_cell, row)) for row in section.rows))
+        yield short if section.id in _WHOLE else first_rows(short, rows)
+    if left_out:
+        yield listed("more", "", [f"{', '.join(left_out)}: --all."])
+
+
+def _in_short(finding: Finding) -> str:
+    return (
+        f"{abridged(finding.text, _LONGEST_FINDING)} {abridged(finding.fix, _LONGEST_FIX)}".strip()
+    )
+
+
+def _cell(cell: Cell) -> Cell:
+    """A text that is a sentence, in short; figures and names as they are."""
+    return abridged(cell, _LONGEST_CELL) if type(cell) is str else cell
+
 
 _LONGEST = 300
 _NOT_IN_JSON = ("one_gpu",)
@@ -40,6 +105,12 @@ _QUANTITIES = {
     "copy": "memory, copied",
     "launch_eager": "empty kernel, launched alone",
     "launch_graph": "empty kernel in a CUDA graph",
+    "node_serial": "node of a CUDA graph, one block",
+    "node_serial_wide": "node, a block on each SM",
+    "node_serial_reads": "node that reads the last one's result",
+    "node_dependent": "node that starts early, one block",
+    "node_dependent_wide": "node that starts early, a block on each SM",
+    "node_dependent_reads": "node that starts early and reads",
 }
 
 
@@ -106,7 +177,7 @@ def document_of(diagnosis: Diagnosis) -> Document:
 
 def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield run_section.findings(diagnosis.findings)
-    yield from issue_section.known_issues(diagnosis.audit)
+    yield from audit_section.known_issues(diagnosis.audit)
     if diagnosis.audit is not None:
         yield from _of_audit(diagnosis.audit)
     yield from startup_section.sections(diagnosis.startup, diagnosis.memory)
@@ -186,3 +257,13 @@ def _amount(value: float, unit: str) -> str:
     if unit == "s":
         return microseconds(value * 1e6)
     return bandwidth(value) if unit == "B/s" else operations(value, unit)
+
+
+def render_known_issues(rows: Sequence[KnownIssue], layout: Layout) -> str:
+    """Draws the table in a format."""
+    # A terminal has no room for eight columns of sentences.
+    sections = issue_list if layout.kind == "text" else every_issue
+    record = {"schema": SCHEMA, "known_issues": rows}
+    return draw(
+        lambda: document("Known issues of vLLM", (), sections(rows)), lambda: record, layout
+    )

@@ -15,19 +15,17 @@ from spark_prof.dashboards.sections import (
     conversion_section,
     counter_section,
     host_section,
-    issue_section,
     kernel_section,
     layer_section,
     prefill_section,
     rank_section,
-    replica_section,
     request_section,
     roofline_section,
     run_section,
     speculation_section,
+    startup_section,
     time_section,
     token_section,
-    token_time_section,
     waterfall_section,
 )
 from spark_prof.dashboards.short_report import changes
@@ -80,7 +78,7 @@ def _sections_by_word(
         "recording": lambda: [run_section.recording(report)],
         "answers": lambda: [run_section.answers(report)],
         "steps": lambda: [time_section.steps(report)],
-        "batches": lambda: [token_time_section.by_batch(report, most=16)],
+        "batches": lambda: [token_section.by_batch(report, most=16)],
         "components": lambda: [
             (token_section.ledger if report.tokens else time_section.components)(report)
         ],
@@ -95,7 +93,7 @@ def _sections_by_word(
         "requests": lambda: [request_section.requests(report)],
         "clients": lambda: [client_section.agreement(report)],
         "client_runs": lambda: [client_section.runs(report.clients)],
-        "replicas": lambda: [replica_section.replicas(report)],
+        "replicas": lambda: [rank_section.replicas(report)],
         "ranks": lambda: [rank_section.ranks(report)],
         "collectives": lambda: [rank_section.collectives(report)],
         "slow_steps": lambda: [rank_section.slow_steps(report)],
@@ -113,7 +111,9 @@ def _sections_by_word(
         "other_conversions": lambda: [conversion_section.uncounted(report)],
         "modules": lambda: [kernel_section.modules(report)],
         "audit": lambda: [audit_section.layers(report.audit)],
-        "known": lambda: issue_section.known_issues(report.audit),
+        "known": lambda: audit_section.known_issues(report.audit),
+        "startup": lambda: startup_section.sections(report.startup, None),
+        "memory": lambda: startup_section.measured(report.memory),
         "notes": lambda: [run_section.notes(report)],
     }
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from spark_prof.analyzers.typed_command import TypedCommand
+from spark_prof.analyzers.finding import TypedCommand
 from spark_prof.dashboards.units import MISSING, ShortName, WrittenFigure, clean, shorten
 
 LINES, COLUMNS = 70, 80

@@ -13,12 +13,11 @@ from textwrap import wrap
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.first_uses import told_first_uses
+from spark_prof.analyzers.facts import told_first_uses
+from spark_prof.analyzers.finding import Finding, TypedCommand, command, commented, source_word
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.note import about
 from spark_prof.analyzers.recorded_command import PLACE
-from spark_prof.analyzers.typed_command import TypedCommand, command, commented, source_word
+from spark_prof.analyzers.report_notes import about
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.report_verdict import (
@@ -37,15 +36,15 @@ from spark_prof.dashboards.section import (
     table,
 )
 from spark_prof.dashboards.sections import (
-    issue_section,
+    audit_section,
     layer_section,
     request_section,
     run_section,
     speculation_section,
-    token_time_section,
+    token_section,
     waterfall_section,
 )
-from spark_prof.dashboards.sections.token_time_section import at_batch
+from spark_prof.dashboards.sections.token_section import at_batch
 from spark_prof.dashboards.sections.waterfall_section import name_of
 from spark_prof.dashboards.units import clean, counted, microseconds, share, shorten
 from spark_prof.rules.components import part_of
@@ -89,10 +88,10 @@ def short_report(report: Report) -> Document:
     above = (
         listed("verdict", "", _verdict(report)),
         listed("run", "Recorded", _recorded(report), _LONGEST_RUN),
-        token_time_section.by_batch(report),
+        token_section.by_batch(report),
     )
     findings = shown_findings(report.findings)
-    issues = issue_section.short_known_issues(report.audit)
+    issues = audit_section.short_known_issues(report.audit)
     below = (issues, listed("caveats", "Caveats", _caveats(report)), _more(report))
     for kernels, parts, most in _ROWS:
         change_sections = changes(findings[:most], _LONGEST_TEXT, report.findings)
@@ -321,7 +320,7 @@ def _of_roles(report: Report) -> Iterator[_KernelLine]:
             short_role(role, _LONGEST_ROLE),
             shorten(name, _LONGEST_NAME),
             row.step_us,
-            row.bound_us,
+            row.least_us,
             _unit(kernel),
             row.owner_basis,
         )

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.analyzers.typed_command import recorded, typed_by_user
-from spark_prof.dashboards import cells, section
+from spark_prof.analyzers.finding import recorded, typed_by_user
+from spark_prof.dashboards import ab_sections, cells, section
 from spark_prof.dashboards.chart_speculate import speculate_figures
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section, commands, listed, pairs, table
@@ -26,11 +26,15 @@ from spark_prof.dashboards.units import (
     share,
 )
 from spark_prof.speculate.best_k import Best, DraftCount
+from spark_prof.speculate.plan import drafts_at
 from spark_prof.speculate.speculate_result import IfAccepted, Proof, SpeculateResult
 from spark_prof.speculate.step_cost import StepCost
 
 _LONGEST = 100_000  # characters of a command: all of it
-_OF_ONE_SCREEN = ("spec_best", "spec_costs", "spec_if", "spec_serve", "spec_proof", "spec_missing")
+_OF_ONE_SCREEN = (
+    "spec_best", "spec_why", "spec_costs", "spec_if", "spec_serve", "spec_contexts", "spec_gate",
+    "spec_proof", "spec_missing",
+)  # fmt: skip
 _ROWS_OF_ONE_SCREEN = 24
 _SOURCES: Mapping[str, str] = {
     "given": "given, so exact",
@@ -74,7 +78,13 @@ def answer_line(result: SpeculateResult, *, typed: bool = False) -> str:
     judged = [best for best in result.bests if best.drafts is not None]
     if judged:
         line = _best_lines(judged, result)
-        if result.config is not None:
+        if failed := [gate for gate in result.gates if not gate.verdict.passed]:
+            why = next(iter(failed[0].verdict.reasons), "no reason given")
+            line += (
+                "; nothing to set: with drafts the model says something else, at batch "
+                f"{failed[0].requests} {why}"
+            )
+        elif result.config is not None:
             option = f"--speculative-config {shlex.quote(json.dumps(result.config))}"
             line += f"; set {option}" if typed else "; the option is below"
         elif all(best.drafts == 0 for best in judged):
@@ -149,12 +159,6 @@ def _caveats(result: SpeculateResult) -> Iterator[str]:
         yield (
             "The weights are random: times are those of a checkpoint, and what is accepted is not."
         )
-    undecided = [best for best in result.bests if best.rivals]
-    if undecided:
-        yield (
-            f"{counted(len(undecided), 'choice')} of {len(result.bests)} not told apart: the "
-            "intervals of the numbers named hold no difference."
-        )
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,7 @@ class _Row:
 
 def _sections(result: SpeculateResult, typed: bool) -> Iterator[Section]:
     yield _bests(result)
+    yield _why(result)
     yield _costs(result)
     yield _if_accepted(result)
     if result.serve and result.config is not None:
@@ -180,6 +185,8 @@ def _sections(result: SpeculateResult, typed: bool) -> Iterator[Section]:
             yield commands("spec_serve", "Serve it", [typed_by_user(text)], by_batch)
         else:
             yield commands("spec_serve", "Serve it", [], by_batch, (recorded(text),))
+    yield _contexts(result)
+    yield _gate(result)
     yield _proofs(result)
     yield _acceptance(result)
     yield _lines(result)
@@ -217,6 +224,41 @@ def _bests(result: SpeculateResult) -> Section:
     return table("spec_best", "The best number of drafts", judged, columns, intro)
 
 
+def _why(result: SpeculateResult) -> Section:
+    """What the command's own drafts cost and bring at each batch size and context."""
+    rows = [
+        (best, row)
+        for best in result.bests
+        for row in best.rows
+        if row.drafts and row.drafts == drafts_at(result.drafter, best.requests)
+    ]
+    columns = (
+        cells.Count("Batch", lambda pair: pair[0].requests),
+        cells.Count("Context", lambda pair: pair[0].context, optional=True),
+        cells.Formatted("k", lambda pair: str(pair[1].drafts)),
+        cells.Formatted("A step takes", lambda pair: _longer(*pair)),
+        cells.Ratio("It gives", lambda pair: pair[1].tokens),
+        cells.Formatted("Tokens/s", lambda pair: _factor(pair[1].speed)),
+        cells.Share("Accepted", lambda pair: _accepted(pair[1])),
+        cells.Formatted("Pays from", lambda pair: _even(pair[1])),
+    )
+    intro = (
+        "A step with drafts takes so many times as long as one without, drafter and check of "
+        "the drafts included, and gives so many tokens; where it takes more than it gives, drafts "
+        "are slower than none, however many are accepted.",
+    )
+    return table("spec_why", "The drafts of the command, against none", rows, columns, intro)
+
+
+def _longer(best: Best, row: DraftCount) -> str:
+    plain = next((other.step_us.value for other in best.rows if not other.drafts), None)
+    return figure(row.step_us.value / plain, ".2f", " x") if plain else MISSING
+
+
+def _accepted(row: DraftCount) -> float | None:
+    return None if row.tokens is None or not row.drafts else (row.tokens - 1) / row.drafts
+
+
 def _costs(result: SpeculateResult) -> Section:
     rows = [_Row(best, row) for best in result.bests for row in best.rows]
     columns = (
@@ -231,11 +273,12 @@ def _costs(result: SpeculateResult) -> Section:
             "Tokens/s", lambda entry: _factor(entry.row.speed) if entry.row.drafts else None
         ),
         cells.Text("95 % ", lambda entry: _ends(entry.row.speed) if entry.row.drafts else ""),
+        cells.Share("Accepted", lambda entry: _accepted(entry.row)),
         cells.Formatted("Pays from", lambda entry: _even(entry.row)),
     )
     intro = (
-        "Tokens are those that a step gives each request. Drafts pay from that share of them "
-        "accepted on; never, where even all of them would not.",
+        "Tokens are those that a step gives each request. Of the drafts so many are accepted; they "
+        "pay from that share on, and never, where even all of them would not.",
     )
     return table("spec_costs", "Cost of a step by its drafts", rows, columns, intro)
 
@@ -258,6 +301,37 @@ def _if_accepted(result: SpeculateResult) -> Section:
     rows: tuple[IfAccepted, ...] = result.if_accepted
     intro = ("Where a draft is accepted with this chance if all before it are.",)
     return table("spec_if", "If this much were accepted", rows, columns, intro)
+
+
+def _contexts(result: SpeculateResult) -> Section:
+    """What to set at each of several contexts."""
+    configs = result.configs if len(result.configs) > 1 else ()
+    columns = (
+        cells.Count("Context", "context"),
+        cells.Text("--speculative-config", lambda row: _option(row.config)),
+    )
+    intro = (
+        "vLLM has one table, by batch size, for all contexts: take the one of the context that "
+        "most of your requests have. The command above is of the first.",
+    )
+    return table("spec_contexts", "The option by context", configs, columns, intro)
+
+
+def _option(config: Mapping[str, Any] | None) -> str:
+    return "leave it out" if config is None else json.dumps(config)
+
+
+def _gate(result: SpeculateResult) -> Section:
+    """The gate of an A/B: a is the engine without drafts, b the one with them."""
+    whole = ab_sections.gate(result.gates)
+    behind = sum(gate.behind for gate in result.gates)
+    intro = (
+        "Both engines compute the same tokens: what the one without drafts (a) says is forced on "
+        "the one with drafts (b), whose drafts are accepted where they are that.",
+        f"{counted(behind, 'position')} behind accepted drafts.",
+        *whole.intro,
+    )
+    return replace(whole, id="spec_gate", intro=intro if whole.rows else ())
 
 
 def _proofs(result: SpeculateResult) -> Section:

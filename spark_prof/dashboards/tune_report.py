@@ -15,13 +15,7 @@ import msgspec
 from spark_prof.ab.apply import exports_of, harmless_side
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.statistics import Interval
-from spark_prof.analyzers.recorded_command import (
-    in_container,
-    split,
-    starting_words,
-    with_variables,
-)
-from spark_prof.analyzers.typed_command import (
+from spark_prof.analyzers.finding import (
     NONE,
     TypedCommand,
     command,
@@ -29,10 +23,16 @@ from spark_prof.analyzers.typed_command import (
     recorded,
     typed_by_user,
 )
+from spark_prof.analyzers.recorded_command import (
+    in_container,
+    split,
+    starting_words,
+    with_variables,
+)
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, kept_busy, step_time
-from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
+from spark_prof.dashboards.render.terminal import first_rows, fitting
 from spark_prof.dashboards.section import Document, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT

@@ -12,13 +12,12 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import kernels_in_order
-from spark_prof.analyzers.clients.client_comparison import clients_of
-from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.clients.client_comparison import ClientRow, clients_of
 from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.analyzers.summary import ReportWithRows, summary_of
-from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColumns, columns_of
+from spark_prof.analyzers.views.layer_cells import LAUNCH_COLUMNS, KernelColumns, columns_of
 from spark_prof.analyzers.views.waterfall import whole
 from spark_prof.arrays import Int64s
 from spark_prof.datasets.opened import ceilings_for, opened

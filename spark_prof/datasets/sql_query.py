@@ -28,7 +28,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_prof.analyzers.labels import LABELS, label_kernels
+from spark_prof.analyzers.layer_consistency import LABELS, label_kernels
 from spark_prof.analyzers.lookup import mapping_in, positions
 from spark_prof.arrays import Int64s
 from spark_prof.ending import interrupted_by, temporary_folder

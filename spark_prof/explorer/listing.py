@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from spark_prof.dashboards.colors import COLORS
+from spark_prof.dashboards.charts import COLORS
 from spark_prof.dashboards.units import clean, count, counted
 from spark_prof.errors import CommandError
 from spark_prof.explorer import state, widgets

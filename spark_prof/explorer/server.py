@@ -125,26 +125,7 @@ def serve(
     """
     # The script's, as `streamlit run` would set them.
     sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
-    bound, port = listening.getsockname()[:2]
-    # Streamlit asks a server on the internet for this when a page of another origin connects.
-    net_util.get_external_ip = lambda: None
-    flags = {"server.address": host, "server.port": port, **_FLAGS}
-    bootstrap.load_config_options({name.replace(".", "_"): value for name, value in flags.items()})
-    anywhere = ipaddress.ip_address(bound).is_unspecified
-    access = Access(
-        _Preloading(streamlit.App(_SCRIPT, routes=routes())),
-        (host, bound),
-        allowed,
-        token=token,
-        anywhere=anywhere,
-    )
-    url = f"http://{address_in_url(bound if anywhere else host)}:{port}"
-    # What a proxy says of the other end is not believed: who it is decides over a ticket.
-    config = uvicorn.Config(
-        access, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
-        ws_per_message_deflate=False, timeout_graceful_shutdown=1, proxy_headers=False,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
+    server, access, url = _server(host, listening, allowed, token)
     faults: list[Exception] = []
 
     def tell() -> None:
@@ -178,6 +159,33 @@ def serve(
     # A page that still reads would go on for its time, and leave its temporary files.
     leave_nothing()
     os._exit(0)
+
+
+def _server(
+    host: str, listening: socket.socket, allowed: Sequence[str], token: str | None
+) -> tuple[uvicorn.Server, Access, str]:
+    """The server of the page, what guards it, and its address."""
+    bound, port = listening.getsockname()[:2]
+    # Streamlit asks a server on the internet for this when a page of another origin connects.
+    net_util.get_external_ip = lambda: None
+    flags = {"server.address": host, "server.port": port, **_FLAGS}
+    bootstrap.load_config_options({name.replace(".", "_"): value for name, value in flags.items()})
+    anywhere = ipaddress.ip_address(bound).is_unspecified
+    access = Access(
+        _Preloading(streamlit.App(_SCRIPT, routes=routes())),
+        (host, bound),
+        allowed,
+        token=token,
+        anywhere=anywhere,
+    )
+    url = f"http://{address_in_url(bound if anywhere else host)}:{port}"
+    # What a proxy says of the other end is not believed: who it is decides over a ticket.
+    config = uvicorn.Config(
+        access, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
+        ws_per_message_deflate=False, timeout_graceful_shutdown=1, proxy_headers=False,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    return server, access, url
 
 
 class _Preloading:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_names
-from spark_prof.analyzers.typed_command import TypedCommand
+from spark_prof.analyzers.finding import TypedCommand
 from spark_prof.dashboards.render.html_page import draw_figure
 from spark_prof.dashboards.section import Section, values_of, without_bars
 from spark_prof.dashboards.units import MISSING, WrittenFigure, clean, count
@@ -64,24 +64,7 @@ def table(
     if full is not None:
         whole = frame.assign(**{"Full name": list(map(clean, full))})
     styled = sortable(frame.iloc[:MOST_ROWS])
-    digits, widths = digits or {}, widths or {}
-    row = _ROW if widths else _row_height(frame.iloc[:MOST_ROWS])
-    rows = min(len(frame), _TALLEST if row == _ROW else _TALLEST // 2)
-    half = row // 2 if rows < len(frame) else 0  # it shows that there are more
-    options: dict[str, Any] = {
-        "hide_index": True,
-        "key": name,
-        "row_height": row,
-        "height": _ROW + max(rows, 1) * row + half + 2,
-        "placeholder": "",
-        "column_config": {
-            title: st.column_config.NumberColumn(format=f"%.{digits[title]}f", width=width)
-            if title in digits
-            else st.column_config.Column(width=width)
-            for title in dict.fromkeys((*digits, *widths))
-            for width in [widths.get(title)]
-        },
-    }
+    options = {"key": name, **_table_options(frame, digits or {}, widths or {})}
     chosen: list[int] = []
     if selectable:
         with st.container(key=f"rows-{name}"):
@@ -104,6 +87,28 @@ def table(
             type="tertiary",
         )  # fmt: skip
     return chosen
+
+
+def _table_options(
+    frame: pd.DataFrame, digits: Mapping[str, int], widths: Mapping[str, int]
+) -> dict[str, Any]:
+    """How Streamlit draws a table: the height of it and of its rows, and its columns."""
+    row = _ROW if widths else _row_height(frame.iloc[:MOST_ROWS])
+    rows = min(len(frame), _TALLEST if row == _ROW else _TALLEST // 2)
+    half = row // 2 if rows < len(frame) else 0  # it shows that there are more
+    return {
+        "hide_index": True,
+        "row_height": row,
+        "height": _ROW + max(rows, 1) * row + half + 2,
+        "placeholder": "",
+        "column_config": {
+            title: st.column_config.NumberColumn(format=f"%.{digits[title]}f", width=width)
+            if title in digits
+            else st.column_config.Column(width=width)
+            for title in dict.fromkeys((*digits, *widths))
+            for width in [widths.get(title)]
+        },
+    }
 
 
 def sortable(frame: pd.DataFrame) -> Any:

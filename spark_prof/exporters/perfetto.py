@@ -24,13 +24,13 @@ import pyarrow.compute as pc
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import Label
-from spark_prof.analyzers.labels import label_kernels
+from spark_prof.analyzers.layer_consistency import label_kernels
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.rank_layout import parallel_of
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
-from spark_prof.exporters.selection import Selection
+from spark_prof.exporters.table_folder import Selection
 from spark_prof.exporters.trace_events import (
     RankTrace,
     Tracks,

@@ -13,7 +13,7 @@ from spark_prof.analyzers.host.host_gaps import Gaps, stacks_of
 from spark_prof.analyzers.host.host_summary import engine_of, host_table
 from spark_prof.analyzers.summary import summary_of
 from spark_prof.errors import CommandError
-from spark_prof.exporters.selection import Selection
+from spark_prof.exporters.table_folder import Selection
 from spark_prof.traces.bundle import Bundle, own_version
 from spark_prof.traces.readers.py_spy import frames_of
 

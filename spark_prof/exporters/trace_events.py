@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_prof.arrays import Int64s
-from spark_prof.exporters.selection import Selection
+from spark_prof.exporters.table_folder import Selection
 from spark_prof.traces.bundle import ROWS, Bundle
 
 _FIRST_FREE = 2_000_000_000

@@ -17,7 +17,7 @@ from spark_prof.importers.imported_steps import (
     one_step,
     steps_by_graphs,
 )
-from spark_prof.importers.impossible import LeftOutRecords, without_impossible
+from spark_prof.importers.impossible_times import LeftOutRecords, without_impossible
 from spark_prof.importers.modules import Modules, model_of, modules_of
 from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.demangle import demangled

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -27,6 +27,7 @@ from spark_prof.rules.components import (
     layer_of,
 )
 from spark_prof.rules.source_files import component_of_source
+from spark_prof.traces.foreign import Foreign, ForeignProcess
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
 
@@ -284,3 +285,31 @@ def _linears_of_attention(nodes: list[_Scope]) -> list[_Scope]:
             last = scope == ordered[-1] and len(ordered) > 1
             labelled[scope] = replace(nodes[scope], component="o_proj" if last else "qkv")
     return labelled
+
+
+Stacks = Mapping[int, Sequence[str]]
+"""The frames of each node, the innermost first."""
+
+
+def with_stacks(foreign: Foreign, stacks: Mapping[int | None, Stacks]) -> Foreign:
+    """The trace, with what the stacks of its ranks say of nodes that nothing else places.
+
+    Args:
+        stacks: by rank; the entry None serves all ranks.
+    """
+    processes = [
+        _placed(process, mine) if (mine := stacks.get(process.rank, stacks.get(None))) else process
+        for process in foreign.processes
+    ]
+    return replace(foreign, processes=processes)
+
+
+def _placed(process: ForeignProcess, stacks: Stacks) -> ForeignProcess:
+    nodes = set(process.nodes["node"].tolist())
+    rows = [
+        (node, node, node >> 32, 0, process.scopes.child(NO_SCOPE, frame))
+        for node, frames in stacks.items()
+        if node not in nodes and (frame := next(filter(names_module, frames), None))
+    ]
+    added = pd.DataFrame(rows, columns=process.nodes.columns, dtype=np.int64)
+    return replace(process, nodes=pd.concat([process.nodes, added], ignore_index=True))

@@ -53,6 +53,16 @@ class Repeats:
     notes: tuple[str, ...] = ()
 
 
+_NOT_PLAIN = (
+    "what lies between two attentions is not in the order of a plain decoder: it has no layer"
+)
+
+
+def _fused_norm(name: str) -> bool:
+    """Whether a compiler has fused a norm with what is before it: it names the parts."""
+    return bool(re.search(r"fused\w*(norm|rsqrt)", name))
+
+
 def guess_layers(
     kernels: pd.DataFrame, prior: Int64s, in_graph: Flags, generates: bool = False
 ) -> Repeats:
@@ -74,29 +84,19 @@ def guess_layers(
     model = (in_graph | ~np.isin(step, np.unique(step[attention & in_graph]))) & (step >= 0)
     attention &= model
     layer = np.full(len(step), -1, np.int64)
-    model_names = kernels["name"][model]
-    reason = _no_decoder(model_names, component, int(attention.sum()), generates)
-    if reason:
+    attentions = int(attention.sum())
+    if reason := _no_decoder(kernels["name"][model], component, attentions, generates):
         return Repeats(component, layer, (f"no layers: {reason}",))
     experts = component == CODES["experts"]
     indexes = names.flags(lambda name: "mqa_logits" in name and "metadata" not in name)
-    # A compiler fuses a norm with what is before it, and names the parts.
-    fused = names.flags(lambda name: bool(re.search(r"fused\w*(norm|rsqrt)", name)))
-    norm = (component == CODES["norm"]) | (fused & ~gemm & (component < 0))
+    norm = (component == CODES["norm"]) | (names.flags(_fused_norm) & ~gemm & (component < 0))
     parts = [attention, indexes, experts, norm, names.flags(_writes_cache), gemm & ~rest]
     letters = np.select(parts, [ord(letter) for letter in "AIENKG"], ord(" ")).astype(np.uint8)
-    # The logits' product may follow the model's graph.
-    place = pd.Series(np.arange(len(step)))
-    last = place[model].groupby(step[model]).max().reindex(step, fill_value=0).to_numpy()
-    mine = np.where(model | (place.to_numpy() > last), step, -1)
+    mine = np.where(model | _behind(model, step), step, -1)
     stretches, notes = _stretches(letters, mine, kernels["phase"].to_numpy())
     if stretches.empty:
         return Repeats(component, layer, notes)
-    plain = filter(None, map(_PLAIN.fullmatch, stretches["usual"].unique()))
-    products: dict[str, int] = {}
-    for match in plain:
-        counts = {name: len(text) for name, text in match.groupdict().items() if text}
-        products |= {"o_proj": 1} | counts
+    products = _plain_products(stretches)
     loose, head = np.zeros(len(step), bool), np.zeros(len(step), bool)
     columns = ("rows", "number", "last", "alike", "text")
     for rows, number, is_last, is_usual, text in zip(*map(stretches.get, columns), strict=True):
@@ -117,14 +117,29 @@ def guess_layers(
         opens=np.isin(component, (CODES["embedding"], CODES["collective"])),
     )
     ordered, placed = place_by_order(launched, products or None)
-    if not products:
-        notes += ("what lies between two attentions is not in the order of a plain decoder: it has "
-                  "no layer",)  # fmt: skip
+    notes += () if products else (_NOT_PLAIN,)
     components = np.where(component >= 0, component, ordered)
     components[head] = np.where(gemm[head], CODES["lm_head"], component[head])
     outside = np.isin(components, _OUTSIDE) | head | ~model
     placed = np.where(outside, -1, placed).astype(np.int64)
     return Repeats(components.astype(np.int64), _served(components, step, placed), notes)
+
+
+def _behind(model: Flags, step: Int64s) -> Flags:
+    """What follows the model in its step: the logits' product may follow its graph."""
+    place = pd.Series(np.arange(len(step)))
+    last = place[model].groupby(step[model]).max().reindex(step, fill_value=0).to_numpy()
+    behind: Flags = place.to_numpy() > last
+    return behind
+
+
+def _plain_products(stretches: pd.DataFrame) -> dict[str, int]:
+    """How many products a layer of a plain decoder has of each kind; empty where none is plain."""
+    products: dict[str, int] = {}
+    for match in filter(None, map(_PLAIN.fullmatch, stretches["usual"].unique())):
+        counts = {name: len(text) for name, text in match.groupdict().items() if text}
+        products |= {"o_proj": 1} | counts
+    return products
 
 
 def keeps_cache(names: pd.Series, attentions: int) -> bool:

@@ -26,8 +26,7 @@ from spark_prof.importers.imported_layers import (
     reference_of,
 )
 from spark_prof.importers.imported_process import ProcessWriter
-from spark_prof.importers.launch_stacks import Stacks, with_stacks
-from spark_prof.importers.modules import names_module
+from spark_prof.importers.modules import Stacks, names_module, with_stacks
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult, client_frames
 from spark_prof.traces.bundle import (

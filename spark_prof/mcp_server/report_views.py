@@ -12,7 +12,9 @@ Json = dict[str, Any]
 
 _FEW, _FEW_LONG = 6, 3
 _OF_BATCH = ("batch", "steps", "token_us", "tokens_per_s_sequence", "tokens_per_s")
-_BOUND = ("floor_us", "step_us", "of_floor", "placed_us", "kernels_us")
+_BOUND = (
+    "floor_us", "step_us", "of_floor", "nodes", "node_us", "of_bound", "placed_us", "kernels_us",
+)  # fmt: skip
 _DRAFTS = (
     "method",
     "most",
@@ -23,6 +25,11 @@ _DRAFTS = (
     "batches",
     "cost",
 )
+_SPECULATED = (
+    "answer_line", "model", "gpu", "vllm", "drafter", "config", "configs", "missing", "failure",
+    "finished",
+)  # fmt: skip
+_PROOF = ("requests", "drafts", "plain_us", "token_us", "speed", "same_texts", "texts")
 _CONTEXT = ("batch", "shortest", "longest", "bandwidth", "kinds", "speed")
 _PREFILL = ("steps", "mixed", "tokens", "step_us", "floor_us", "attention", "chunks")
 _REQUESTS = (
@@ -40,6 +47,28 @@ _SHAPE = ("grid", "block", "waves", "busy", "occupancy", "tile", "tile_waste")
 def is_report(record: Any) -> bool:
     """Whether the JSON is the report of one recording."""
     return isinstance(record, dict) and {"run", "steps", "kernels", "layers"} <= record.keys()
+
+
+def is_drafts(record: Any) -> bool:
+    """Whether the JSON is a result of `spark-prof speculate`."""
+    return isinstance(record, dict) and record.get("kind") == "spark-prof speculate"
+
+
+def drafts(record: Json) -> tuple[Json, list[Json]]:
+    """How many tokens to draft, what proves it and what is accepted; a row a batch and context."""
+    data = _chosen(record, _SPECULATED)
+    data["acceptance"] = (record["acceptance"] or {}).get("accepted")
+    data["gate"] = [
+        {"batch": gate["requests"], "passed": gate["verdict"]["passed"]} for gate in record["gates"]
+    ]
+    data["proofs"] = [_chosen(row, _PROOF) for row in record["proofs"]]
+    rows = []
+    for best in record["bests"]:
+        row = _chosen(best, ("requests", "context", "drafts", "rivals"))
+        chosen = (count for count in best["rows"] if count["drafts"] == best["drafts"])
+        row |= _chosen(next(chosen, {}), ("token_us", "speed", "break_even"))
+        rows.append(row | {"fit": best["fit"]})
+    return data, rows
 
 
 def summary(report: Json) -> Json:

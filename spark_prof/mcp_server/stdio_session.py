@@ -76,6 +76,10 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "warmup_steps": _count("to let pass before", 1_000_000),
     "batch_sizes": _text("such as 1,8"),
     "context": _count("tokens of each prompt", 1_000_000, 1),
+    "contexts": _text("lengths of prompts, such as 1k,8k"),
+    "drafts": _text("numbers of drafts to measure, such as 1,2,4"),
+    "requests": _text("a file of prompts, a line each, in the folders: its acceptance decides"),
+    "acceptance": _text("without requests: share of steps that accept each position: 0.8,0.6"),
     "seconds": _count("of each measurement", 3_600, 1),
     "allow_requantize": {"type": "boolean", "description": "weights may be quantized at load"},
     "allow_kv_dtype": {"type": "boolean", "description": "the KV cache may get another format"},
@@ -107,7 +111,8 @@ TOOLS = (
     ToolRow("recordings", "name cursor limit", "List recordings and traces, newest first."),
     ToolRow("summary", "recording! rank",
             "Begin here: speed, parts of a decode token (launch gaps, host), memory bound, tensor "
-            "cores and precision, findings' ids, what is not known. Also of results of ab, tune."),
+            "cores and precision, findings' ids, what is not known. Also of results of ab, tune, "
+            "speculate."),
     ToolRow("findings", "recording! rank cursor limit",
             "What to change, what that saves at most, its evidence, a command to type; known "
             "issues of this version."),
@@ -131,8 +136,13 @@ TOOLS = (
     ToolRow("ab", "command! out! b! a minutes batch_sizes context seconds",
             "Measure a change in the live engine against the engine without it.", starts=True),
     ToolRow("tune",
-            "command! out! minutes batch_sizes context recording allow_requantize allow_kv_dtype",
+            "command! out! minutes batch_sizes context recording requests acceptance "
+            "allow_requantize allow_kv_dtype",
             "Search for the settings with which a vLLM command is fastest.", starts=True),
+    ToolRow("speculate",
+            "command! out! minutes drafts batch_sizes contexts recording requests acceptance",
+            "Measure how many tokens to draft by batch size, and the option that sets it; the "
+            "command has a drafter.", starts=True),
 )  # fmt: skip
 """Those that start engines are neither listed nor run without --allow-run."""
 

@@ -24,6 +24,8 @@ _READ_SECONDS = 600.0
 _QUERY_SECONDS = 120.0
 _TUNE_SECONDS = 600.0  # that a tune may take beyond its own minutes, to confirm what it found
 _KEPT_BYTES = 32_000_000  # of JSON that commands wrote
+_FILES = {"recording": "--from", "requests": "--requests"}
+"""Options that name a file in the folders, by their argument."""
 _MOST_PRINTED = 20  # lines of a run's output
 
 Arguments = Mapping[str, Any]
@@ -93,6 +95,10 @@ async def _recordings(desk: Desk, arguments: Arguments) -> ToolAnswer:
 
 async def _summary(desk: Desk, arguments: Arguments) -> ToolAnswer:
     record = await desk.any_report(arguments)
+    if views.is_drafts(record):
+        after = _next(arguments, "details", "each number of drafts", part="bests")
+        of_drafts, by_batch = views.drafts(record)
+        return ToolAnswer(of_drafts, after, **page_of(by_batch, arguments))
     if not views.is_report(record):
         data, rows = part_of(record, "")
         large = next((key for key, value in record.items() if isinstance(value, list)), "")
@@ -216,14 +222,16 @@ async def _why(desk: Desk, arguments: Arguments) -> ToolAnswer:
 async def _run(desk: Desk, arguments: Arguments, command: str) -> ToolAnswer:
     """Runs a measurement into a new folder, and shows what it said."""
     out, minutes = desk.folders.new_folder(arguments["out"]), arguments.get("minutes", 30)
-    words = [command, f"--out={out}"] + ([f"--minutes={minutes}"] if command == "tune" else [])
-    if "recording" in arguments:
-        words.append(f"--from={desk.folders.source(arguments['recording'])}")
+    keeps_time = command in ("tune", "speculate")
+    words = [command, f"--out={out}"] + ([f"--minutes={minutes}"] if keeps_time else [])
+    for name, option in _FILES.items():
+        if name in arguments:
+            words.append(f"{option}={desk.folders.source(arguments[name])}")
     for name, value in arguments.items():
-        if name not in ("command", "out", "minutes", "recording") and value is not False:
+        if name not in ("command", "out", "minutes", *_FILES) and value is not False:
             option = f"--{name.replace('_', '-')}"
             words.append(option if value is True else f"{option}={value}")
-    seconds = _MINUTE * minutes + (_TUNE_SECONDS if command == "tune" else 0.0)
+    seconds = _MINUTE * minutes + (_TUNE_SECONDS if keeps_time else 0.0)
     if desk.runs.measuring.locked():
         raise CommandError("a measurement is running: two at a time would disturb each other")
     async with desk.runs.measuring:
@@ -255,6 +263,6 @@ ANSWERS: Mapping[str, Callable[[Desk, Arguments], Awaitable[ToolAnswer]]] = {
     "query": _query,
     "compare": _compare,
     "why": _why,
-    **{name: partial(_run, command=name) for name in ("record", "ab", "tune")},
+    **{name: partial(_run, command=name) for name in ("record", "ab", "tune", "speculate")},
 }
 """By the name of the tool."""

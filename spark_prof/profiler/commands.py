@@ -4,14 +4,18 @@ A command line goes in; out comes the same command line with its kind. What coul
 is refused in one line, before a model is loaded for nothing. Nothing is started here.
 """
 
+from __future__ import annotations
+
+import json
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.container_exec import instead_of_exec
 from spark_prof.profiler.program import (
     ATTACH,
     COMPOSE_OPTIONS,
@@ -29,6 +33,80 @@ from spark_prof.profiler.program import (
     script_kind,
     word_at,
 )
+from spark_prof.redact import HIDDEN, redacted
+
+_ASK_SECONDS = 20.0
+_VALUED = "-e --env --env-file -u --user -w --workdir --detach-keys --index"
+_LONGEST = 600
+
+
+def instead_of_exec(engine: Sequence[str], words: Sequence[str]) -> str:
+    """The `run` that starts what an `exec` would; empty where the container does not answer.
+
+        instead_of_exec(["docker"], ["-it", "box", "vllm", "serve", "m"]) ==
+            "docker run --rm --volumes-from box --gpus all --ipc=host IMAGE vllm serve m"
+
+    Args:
+        words: behind `exec`.
+    """
+    options, at = scan_options(words, 0, _VALUED)
+    if at >= len(words):
+        return ""
+    name, inside = words[at], words[at + 1 :]
+    container = _inspected([*engine, "inspect", name])
+    config, host = container.get("Config"), container.get("HostConfig")
+    if not isinstance(config, dict) or not isinstance(host, dict):
+        return ""
+    passed = (o for o in options if o.value and o.name not in ("--detach-keys", "--index"))
+    passed_words = [word for option in passed for word in (option.name, str(option.value))]
+    line = [
+        *engine, "run", "--rm", "--volumes-from", name, *_of_host(host),
+        *_variables(engine, config), *passed_words, str(config.get("Image") or "IMAGE"), *inside,
+    ]  # fmt: skip
+    text = shlex.join(redacted(line))
+    return text if text.isprintable() and len(text) <= _LONGEST else ""
+
+
+def _of_host(host: Mapping[str, Any]) -> list[str]:
+    words = []
+    if host.get("DeviceRequests") or host.get("Runtime") == "nvidia":
+        words += ["--gpus", "all"]
+    devices = [str(device.get("PathOnHost")) for device in host.get("Devices") or ()]
+    words += ["--device", "nvidia.com/gpu=all"] if any("nvidia" in d for d in devices) else []
+    for option, key in (("--ipc", "IpcMode"), ("--network", "NetworkMode")):
+        if (value := str(host.get(key) or "")) in ("host", "none"):
+            words.append(f"{option}={value}")
+    size = host.get("ShmSize")
+    if isinstance(size, int) and size > 64 << 20 and "--ipc=host" not in words:
+        words.append(f"--shm-size={size}")
+    return words
+
+
+def _variables(engine: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    """What the container was given beside what its image has; a secret by its name alone."""
+    image = _inspected([*engine, "image", "inspect", str(config.get("Image"))]).get("Config")
+    if not isinstance(image, dict):
+        return []
+    beside_image = [
+        text for text in config.get("Env") or () if text not in (image.get("Env") or ())
+    ]
+    words: list[str] = []
+    for text in beside_image:
+        if not text.startswith(("PATH=", "HOSTNAME=", "HOME=", "container=")):
+            hidden = HIDDEN in redacted(["-e", text])[1]
+            words += ["-e", text.partition("=")[0] if hidden else text]
+    return words
+
+
+def _inspected(words: Sequence[str]) -> Mapping[str, Any]:
+    with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
+        process = subprocess.run(
+            words, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True
+        )
+        first = json.loads(process.stdout)[0]
+        return first if isinstance(first, dict) else {}
+    return {}
+
 
 PLUGIN = "spark_prof"
 

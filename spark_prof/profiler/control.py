@@ -27,6 +27,7 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings, registry_folder
+from spark_prof.profiler.start_marks import MARKS
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.chunks import pieces_folder, sync_new, write_refusal
 
@@ -79,6 +80,7 @@ class Control:
             fence = Fence(process.log, settings.faults)
             fence.call("watch_graphs", self._watch_graphs, worker, settings, fence)
             self._record_worker(worker, settings, process)
+            fence.call("start", MARKS.watch_worker, worker, process.name)
         elif os.environ.get(ENVIRONMENT) == WATCH_GRAPHS:
             self._fence.call("watch_graphs", self._watch_graphs, worker, None, self._fence)
 
@@ -88,6 +90,7 @@ class Control:
         self.schedulers.append(scheduler)
         if settings is not None:
             self._record_scheduler(scheduler, settings)
+            self._fence.call("start", MARKS.engine_up, self.engines[-1].process.name)
 
     def _watch_graphs(self, worker: Any, settings: Settings | None, fence: Fence) -> None:
         """Watches the worker capture its graphs, which happens once and before any step."""

@@ -13,8 +13,7 @@ from spark_prof.profiler.drafts import DraftRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import wrap_method
-from spark_prof.profiler.request_log import ChosenBatch, RequestLog, log_requests
-from spark_prof.profiler.scheduler_load import SchedulerLoad
+from spark_prof.profiler.request_log import ChosenBatch, RequestLog, SchedulerLoad, log_requests
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import ENGINE_DTYPE, REQUEST_DTYPE, REQUEST_STEP_DTYPE, array_name
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from spark_prof.ending import temporary_folder
@@ -18,30 +19,30 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler import child as child_process
 from spark_prof.profiler.alive import Pulse
 from spark_prof.profiler.commands import Command, recognise, server_port, with_plugin_allowed
-from spark_prof.profiler.compose import service_of
+from spark_prof.profiler.compose import read_run, service_of
 from spark_prof.profiler.container import (
     BUNDLE_TARGET,
     STAGING_TARGET,
     Mount,
     alone,
     container_command,
+    missing_gpu,
+    refuse_image,
     stage_package,
     without_terminal,
 )
-from spark_prof.profiler.container_checks import missing_gpu, refuse_image
-from spark_prof.profiler.container_folder import open_to_container
-from spark_prof.profiler.cupti_path import newest_cupti, with_cupti
+from spark_prof.profiler.container_run import open_to_container
 from spark_prof.profiler.interrupts import Interrupts, interrupts
 from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
 from spark_prof.profiler.program import without_setsid
 from spark_prof.profiler.py_spy_program import check_allowed, find_py_spy
 from spark_prof.profiler.ray import with_ray_copies
-from spark_prof.profiler.run_line import read_run
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.stack_sampler import StackSampler
 from spark_prof.profiler.terminal import Terminal
 from spark_prof.profiler.watch import Screen, Watcher
 from spark_prof.profiler.why_nothing import has_begun, why_nothing
+from spark_prof.rules.environment import version_of
 from spark_prof.traces.assemble import assemble, with_later_engines
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import (
@@ -54,6 +55,41 @@ from spark_prof.traces.chunks import (
 )
 from spark_prof.traces.claim import Claim, is_claimed
 from spark_prof.traces.nsys_tool import Say
+
+OLDEST_CUPTI = (13, 4)
+"""The first release whose libcupti is known to sample counters under a CUDA 13.0 driver."""
+
+_LIBRARY = "libcupti.so.13"
+_TOOLKITS = Path("/usr/local")
+
+
+def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
+    """The folder of the newest libcupti 13.4 or later, installed by pip or with a CUDA toolkit."""
+    candidates: list[tuple[tuple[int, ...], Path]] = []
+    with suppress(PackageNotFoundError):
+        package = distribution("nvidia-cuda-cupti")
+        files = [file for file in package.files or () if file.name == _LIBRARY]
+        paths = (Path(str(package.locate_file(file))).resolve() for file in files)
+        candidates += [
+            (version_of(package.version), path.parent) for path in paths if path.exists()
+        ]
+    for folder in toolkits.glob("cuda-*/extras/CUPTI/lib64"):
+        if (folder / _LIBRARY).exists():
+            candidates.append((version_of(folder.parents[2].name.removeprefix("cuda-")), folder))
+    new = [item for item in candidates if item[0] >= OLDEST_CUPTI]
+    return max(new, default=((), None), key=lambda item: item[0])[1]
+
+
+def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """That environment with the folder before all others where libraries are looked for.
+
+    With such a libcupti a forked process crashes in its first call of CUDA (seen with 13.4 on an
+    H100), so that vLLM is asked to start its processes anew, unless the user asked otherwise.
+    """
+    paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
+    anew = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    return anew | dict(environment) | {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
+
 
 _SMALLEST_DISK = 128 << 20
 _NO_STEP_SECONDS = 1.0

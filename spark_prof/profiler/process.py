@@ -1,4 +1,4 @@
-"""One recorded process: its name, and everything that it writes into the bundle's pieces."""
+"""One recorded process: its name, its pauses, and all that it writes into the bundle's pieces."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spark_prof.profiler.alive import RecorderWatch
-from spark_prof.profiler.pauses import PauseLog
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule
 from spark_prof.profiler.window import StepWindow
@@ -35,6 +36,53 @@ from spark_prof.traces.chunks import (
     write_array,
     write_json,
 )
+
+
+@dataclass
+class PauseLog:
+    """The pauses of one worker, in ns. What is written while no request waits is none.
+
+    Example:
+        >>> pauses = Pauses()
+        >>> with pauses.measured():
+        ...     pass
+        >>> pauses.end() >= 0, pauses.count
+        (True, 1)
+    """
+
+    count: int = 0
+    total_ns: int = 0
+    longest_ns: int = 0
+    _since_ns: int = 0  # since the last step
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Adds what is done inside to the pause before the next step."""
+        begin = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self._since_ns += time.perf_counter_ns() - begin
+
+    def end(self) -> int:
+        """Ends the pause, as the next step begins; how long it was, 0 where there was none."""
+        pause, self._since_ns = self._since_ns, 0
+        if pause:
+            self.count += 1
+            self.total_ns += pause
+            self.longest_ns = max(self.longest_ns, pause)
+        return pause
+
+    def forget(self) -> None:
+        """Drops what was measured since the last step: nobody waited for it."""
+        self._since_ns = 0
+
+    def figures(self) -> dict[str, int]:
+        """The numbers, as they stand in a process's progress and in the facts of its rank."""
+        return {
+            "count": self.count, "total_ns": self.total_ns, "longest_ns": self.longest_ns,
+        }  # fmt: skip
+
 
 logger = logging.getLogger("spark_prof")
 
@@ -135,11 +183,19 @@ class Process:
         value = {"tensors": list(rows)} | self._who()
         write_json(self.folder, tensors_name(self.name), value, symbols=True)
 
-    def progress(self, window: StepWindow, *, finished: bool = False, ended: str = "") -> None:
+    def progress(
+        self,
+        window: StepWindow,
+        *,
+        finished: bool = False,
+        ended: str = "",
+        memory: dict[str, Any] | None = None,
+    ) -> None:
         """Writes how far the recording is, where that has changed.
 
         Args:
             ended: what ended it, unless it was asked to end.
+            memory: what the process held when it ended.
         """
         latest = (window.state.name, window.recorded)
         if self._refused or (latest == self._latest and not finished):
@@ -147,7 +203,8 @@ class Process:
         self._latest = latest
         counts = {"passed": window.passed, "recorded": window.recorded, "closed": window.closed}
         state = {"state": window.state.name, "finished": finished, "ended": ended}
-        self.tell(state | counts | {"pauses": self.pauses.figures()})
+        at_end = {"memory_at_end": memory} if memory else {}
+        self.tell(state | counts | {"pauses": self.pauses.figures()} | at_end)
 
     def tell(self, value: dict[str, Any]) -> None:
         """Writes how far this process is, such as that it has nothing more to add."""

@@ -1,4 +1,4 @@
-"""Lends the terminal to a command that reads from it, and keeps Ctrl-C for spark-prof.
+"""Lends the terminal to a command that reads from it, but for Ctrl-C and lines at its bottom.
 
 Ctrl-C sends SIGINT to every process of the terminal's foreground group. vLLM's processes end at
 once of it, with all steps that they have not flushed. So the command runs in a group of its own,
@@ -22,7 +22,7 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -146,3 +146,65 @@ class Terminal:
         signal.signal(sent, self._on_suspend)
         with suppress(OSError):
             os.killpg(self._child.pid, signal.SIGCONT)
+
+
+_SAVE, _RESTORE = "\x1b7\x1b[0m", "\x1b8"
+_LINE_MODE = termios.ICANON | termios.ECHO
+_LEAST_ROWS_LEFT, _LEAST_COLUMNS = 8, 60
+
+
+class BottomLines:
+    """So many rows of the terminal behind a file descriptor.
+
+    lines = BottomLines(sys.stderr.fileno(), 2)
+    lines.show(["recording", "step 5"])
+    lines.close()
+    """
+
+    def __init__(self, terminal: int, rows: int) -> None:
+        self._terminal = terminal
+        self._rows = rows
+        self._size: os.terminal_size | None = None  # of the terminal whose bottom is taken
+
+    @property
+    def columns(self) -> int:
+        """The length of a line; 0 where nothing can be shown now."""
+        try:
+            size = os.get_terminal_size(self._terminal)
+            free = os.tcgetpgrp(self._terminal) == os.getpgrp()
+            mode = termios.tcgetattr(self._terminal)[3]
+        except (OSError, termios.error):
+            return 0
+        if not free or size.lines < self._rows + _LEAST_ROWS_LEFT or size.columns < _LEAST_COLUMNS:
+            self.close()
+            return 0
+        # The last column is left alone: some terminals begin a new row behind it.
+        return size.columns - 1 if mode & _LINE_MODE == _LINE_MODE else 0
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Draws the lines, no longer than `columns`, over those that are there."""
+        size = os.get_terminal_size(self._terminal)
+        if size != self._size:
+            self.close()
+        first = size.lines - self._rows + 1
+        begin = ""
+        if self._size is None:  # what stands at the bottom moves up
+            begin = "\n" * self._rows + f"\x1b[{self._rows}A"
+        rows = [*lines, *[""] * self._rows][: self._rows]
+        drawn = "".join(f"\x1b[{first + at};1H\x1b[2K{line}" for at, line in enumerate(rows))
+        self._size = size
+        # To set the rows that scroll moves the cursor: it is saved before.
+        self._write(f"{begin}{_SAVE}\x1b[1;{first - 1}r{drawn}\x1b[0m{_RESTORE}")
+
+    def close(self) -> None:
+        """Gives the rows back, empty; the cursor stays where it is."""
+        if self._size is None:
+            return
+        first = self._size.lines - self._rows + 1
+        self._size = None
+        cleared = "".join(f"\x1b[{first + at};1H\x1b[2K" for at in range(self._rows))
+        with suppress(OSError):  # the terminal may be gone
+            self._write(f"{_SAVE}\x1b[r{cleared}{_RESTORE}")
+
+    def _write(self, text: str) -> None:
+        os.write(self._terminal, text.encode("utf-8", "replace"))

@@ -43,6 +43,42 @@ PROPOSE = "propose"
 RUN_MODEL = "_run_model"
 """Its method, of runner V2, that calls the draft model; other drafters call the model as such."""
 
+PHASES = (
+    ("init_device", "processes"),
+    ("load_model", "load"),
+    ("determine_available_memory", "profile"),
+    ("initialize_from_config", "kv-cache"),
+    ("compile_or_warm_up_model", "warm-up"),
+)
+"""Methods of a worker that its engine calls one after another while it starts, all ranks at a time,
+and the stage of the start (rules.start_stages) that each is where nothing within tells more."""
+
+PHASE_PARTS = (("profile_cudagraph_memory", "graph-memory"), ("capture_model", "capture"))
+"""Methods of its model runner that are a stage within one of them."""
+
+START_FUNCTIONS = (
+    (("vllm.model_executor.model_loader.base_loader", "initialize_model"), "build"),
+    (("vllm.model_executor.model_loader.base_loader", "process_weights_after_loading"), "repack"),
+    (("vllm.model_executor.warmup.kernel_warmup", "flashinfer_autotune"), "autotune"),
+    (("vllm.model_executor.warmup.kernel_warmup", "deep_gemm_warmup"), "deep-gemm"),
+)
+"""Functions, by the module in whose name they are called, that are a stage within a phase."""
+
+COMPILE_MONITOR = ("vllm.compilation.decorators", "monitor_torch_compile")
+"""A context manager around torch.compile: tracing, the backend, and saving or reading the cache."""
+
+COMPILE_BACKEND = ("vllm.compilation.backends", "VllmBackend", "__call__")
+"""What torch.compile calls with a traced graph."""
+
+COMPILE_COUNTER = ("vllm.compilation.counter", "compilation_counter")
+"""Counts what was compiled, saved and read from the cache."""
+
+FRONT_ENDS = (
+    ("vllm.v1.engine.async_llm", "AsyncLLM"),
+    ("vllm.v1.engine.llm_engine", "LLMEngine"),
+)
+"""The engine as a server and an offline program see it: once constructed, the engine is up."""
+
 COMPILED_CLASS = "TorchCompileWithNoGuardsWrapper"
 """Base class of a module that vLLM hands to torch.compile unless it has `do_not_compile`."""
 

@@ -6,8 +6,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from spark_prof.profiler.commands import Command
-from spark_prof.profiler.container_checks import why_it_failed
-from spark_prof.profiler.run_line import read_run
+from spark_prof.profiler.compose import read_run
+from spark_prof.profiler.container import why_it_failed
 from spark_prof.profiler.watch import Watcher, how_it_ended
 from spark_prof.traces.assemble import unflushed
 from spark_prof.traces.chunks import read_counts

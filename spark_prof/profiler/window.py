@@ -198,3 +198,37 @@ class SteadyWindow(StepWindow):
             self._sizes[number].recorded >= self.steps > 0 for number in self._batch_sizes
         ):
             self.closed = True
+
+
+PAUSE_SECONDS = 0.015
+"""What writing a piece shall take; it takes longer where other processes want the processor."""
+
+_LOOKED_AT = 3  # pieces; one that the machine was slow for says nothing
+_GROWTH = 4  # times as many steps as in the piece before
+
+
+class PieceLength:
+    """The steps after which a piece is written.
+
+    Example:
+        >>> length = PieceLength(most=256, fixed_s=0.001)
+        >>> length.steps
+        1
+        >>> length.wrote(1, 0.006)
+        >>> length.steps
+        2
+    """
+
+    def __init__(self, most: int, fixed_s: float | None = None) -> None:
+        self._most, self._fixed_s = most, fixed_s
+        self._pause_s = max(PAUSE_SECONDS, 2 * (fixed_s or 0.0))
+        self._costs: deque[float] = deque(maxlen=_LOOKED_AT)
+        self.steps = most if fixed_s is None else 1
+
+    def wrote(self, steps: int, seconds: float) -> None:
+        """Takes in how long a piece of so many steps took to write."""
+        if self._fixed_s is None or steps < 1:
+            return
+        self._costs.append((seconds - self._fixed_s) / steps)
+        fit = (self._pause_s - self._fixed_s) / max(median(self._costs), 1e-9)
+        self.steps = int(max(1, min(fit, self._most, _GROWTH * steps)))

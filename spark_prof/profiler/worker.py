@@ -16,18 +16,25 @@ import numpy as np
 
 from spark_prof.profiler.backends.choose import CaptureBackend, choose_backend
 from spark_prof.profiler.backends.handover import before_torch_profiler, our_profiler
-from spark_prof.profiler.batch import Batch, preempted_requests, shared_batch
+from spark_prof.profiler.batch import Batch, LaunchArguments, preempted_requests, shared_batch
 from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.introspect import describe_layers, describe_tensors
-from spark_prof.profiler.launch_arguments import LaunchArguments
-from spark_prof.profiler.piece_length import PieceLength
+from spark_prof.profiler.memory_state import MemoryGauge, held_by_runner
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.start_marks import MARKS
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.window import Sampling, SteadyWindow, StepWindow, Stretches, Take
+from spark_prof.profiler.window import (
+    PieceLength,
+    Sampling,
+    SteadyWindow,
+    StepWindow,
+    Stretches,
+    Take,
+)
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
@@ -88,6 +95,7 @@ class WorkerRecording:
         self._latest = time.monotonic()
         self._undo: list[Callable[[], None]] = []
         self._facts: dict[str, Any] = {}
+        self._gauge: MemoryGauge | None = None
         self._describe: Callable[[], None] = lambda: None
 
     @property
@@ -179,6 +187,7 @@ class WorkerRecording:
             self.window,
             finished=True,
             ended=self._stop_reason or "",
+            memory=self.fence.call("memory", self._gauge.read) if self._gauge else None,
         )
         self.process.counter.finish()
 
@@ -195,7 +204,8 @@ class WorkerRecording:
             if self._stage is Stage.LOADING:
                 self._stage = stage
         # Everything is loaded and captured, and no request waits yet.
-        self.fence.call("ready", self._get_ready)
+        with MARKS.stage("recording"):
+            self.fence.call("ready", self._get_ready)
         return result
 
     def _get_ready(self) -> None:
@@ -357,6 +367,9 @@ class WorkerRecording:
             self._sample(backend)
             fixed = getattr(backend, "fixed_seconds", None)
             self._length = PieceLength(self._settings.steps_per_piece, fixed)
+        self._gauge = MARKS.gauge or MemoryGauge()
+        memory = self.fence.call("memory", self._gauge.read_all) or {}
+        facts["memory"] = memory | held_by_runner(getattr(self._worker, "model_runner", None))
         self._describe = lambda: self.process.write_facts(facts, marked, layers or [])
         self._facts = facts
         if self._settings.counters:

@@ -1,8 +1,9 @@
-"""Known issues of graphs, the host, collectives and what lies between several machines."""
+"""Known issues of graphs, speculation, the host, collectives and several machines."""
 
 from __future__ import annotations
 
 from spark_prof.rules.known_issue import (
+    DELTA_NET,
     GB10,
     HOPPER,
     AnyOf,
@@ -16,7 +17,7 @@ from spark_prof.rules.known_issue import (
     Model,
     Traced,
 )
-from spark_prof.rules.versions import VersionWindow
+from spark_prof.rules.vllm_versions import VersionWindow
 
 _BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 _DEEPSEEK_V4 = Model(r"Deepseek-?V4(?!_?1|\.1)")
@@ -113,4 +114,102 @@ EXECUTION: tuple[Issue, ...] = (
               LogSays(r"Watchdog caught collective operation timeout")),
         reported=(IssueReference("vllm-project/vllm#42354", "2026-07-23"),),
         remedy="load the NCCL of DGX OS in place of torch's"),
+)  # fmt: skip
+
+
+_MTP = EngineSetting("speculative_method", r"\w*mtp")
+
+SPECULATION: tuple[Issue, ...] = (
+    Issue("sparks-drafts-slower-than-none", "speed",
+        what="a block drafter runs over two DGX Spark: a step costs about 35 ms more for it and "
+        "26 ms for each draft, where one without takes 37.7",
+        effect="17.7 tokens/s with 1 draft and 12.2 with 7, 26.5 with none, although 1.75 and 3.21 "
+        "tokens a step were accepted (MiMo-V2.6-Flash)",
+        vllm=VersionWindow("0.29.0", "0.29.1rc1.dev467"), gpus="GB10",
+        when=(GB10, Model(r"MiMo"), EngineSetting("speculative_method", "dflash"),
+              AtLeast("tensor_parallel_size", 2)),
+        reported=(IssueReference("vllm-project/vllm#47277", "2026-09-22"),),
+        remedy="leave --speculative-config out, and compare tokens/s"),
+    Issue("delta-net-drafts-end-engine", "start",
+        what="drafts of a model with gated delta nets write where they should not while the next "
+        "step is scheduled ahead",
+        effect="the engine ended in 5 of 5 runs within 13,000 tokens, and in none with "
+        "--no-async-scheduling, at the same speed for one request (2 RTX 3090; seen on RTX 5090 "
+        "and GB10 too)",
+        vllm=VersionWindow("0.25.1", "0.27.1"), gpus="",
+        when=(DELTA_NET, _MTP, LogSays(r"illegal memory access|unspecified launch failure")),
+        reported=(IssueReference("vllm-project/vllm#50021", "2026-08-19", "pull"),
+                  IssueReference("vllm-project/vllm#40756", "2026-07-19")),
+        side="--no-async-scheduling"),
+    Issue("delta-net-five-drafts-end-engine", "start",
+        what="5 drafts or more of a model with gated delta nets read beyond their memory",
+        effect="cudaErrorIllegalAddress under load with 5 drafts, none with 4",
+        vllm=VersionWindow("0.20.1", "0.20.1"), gpus="",
+        when=(DELTA_NET, _MTP, AtLeast("num_speculative_tokens", 5),
+              LogSays(r"cudaErrorIllegalAddress|illegal memory access")),
+        reported=(IssueReference("vllm-project/vllm#37035", "2026-05-05"),),
+        side="--speculative-config.num_speculative_tokens=4"),
+    Issue("drafts-never-accepted-after-32k", "speed",
+        what="no draft is accepted any more once a request has had 32,768 tokens",
+        effect="84 % accepted before, 0 % after, for all requests until the engine is started "
+        "anew; traced to one INT4 checkpoint of Qwen3.8-27B later",
+        vllm=VersionWindow("0.27.1", "0.27.1"), gpus="",
+        when=(DELTA_NET, _MTP, AtLeast("max_seq_len", 32769),
+              LogSays(r"Avg Draft acceptance rate: 0\.0%")),
+        reported=(IssueReference("vllm-project/vllm#52873", "2026-08-19"),
+                  IssueReference("noonghunna/club-3090#1052", "2026-08-20")),
+        remedy="another checkpoint of the model, or no drafts"),
+    Issue("gb10-dspark-acceptance", "speed",
+        what="DSpark's drafts are refused from the second on",
+        effect="1.46 tokens a step with 5 drafts (DeepSeek-V4-Flash-0731, 2 DGX Spark)",
+        vllm=VersionWindow("0.26.0", "0.26.1rc1.dev255"), gpus="GB10",
+        when=(GB10, Model(r"Deepseek-?V4"), EngineSetting("speculative_method", "dspark")),
+        reported=(IssueReference("vllm-project/vllm#51009", "2026-08-03"),),
+        remedy="another version of vLLM"),
+    Issue("probabilistic-drafts-not-exact", "answers",
+        what="drafts that are sampled share their random numbers with the check of them",
+        effect="sampled answers do not follow the model's distribution; those of temperature 0 do",
+        vllm=VersionWindow("0.28.0", "0.28.0", "0.29.0"), gpus="",
+        when=(EngineSetting("draft_sample_method", "probabilistic"), EngineSetting("model_runner",
+            "V2")),
+        reported=(IssueReference("vllm-project/vllm#54282", "2026-08-28", "pull"),
+                  IssueReference("syv-ai/qwen38-27b-rtx3090#25", "2026-09-05")),
+        side="--speculative-config.draft_sample_method=greedy"),
+    Issue("drafts-in-pipeline-without-async", "answers",
+        what="drafts of a model that is cut into stages are scheduled before the last tokens are "
+        "back, as the scheduler that does not work ahead forgets to wait",
+        effect="wrong text, or a fault; right with --async-scheduling (8 RTX 3090, 2 to 8 stages)",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
+        when=(AtLeast("pipeline_parallel_size", 2), AtLeast("num_speculative_tokens", 1),
+              EngineSetting("async_scheduling", "false"), EngineSetting("model_runner", "V2")),
+        reported=(IssueReference("vllm-project/vllm#52071", "2026-08-12"),
+                  IssueReference("vllm-project/vllm#52179", "2026-08-13", "pull")),
+        side="--async-scheduling"),
+    Issue("drafts-in-pipeline-refused", "start",
+        what="drafts of a model that is cut into stages are sent on as if each step had one token",
+        effect="the engine ends at its first decode step",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
+        when=(LogSays(r"PP\+async expects sampled_token_ids to have shape"),),
+        reported=(IssueReference("vllm-project/vllm#49355", "2026-07"),
+                  IssueReference("vllm-project/vllm#57755", "2026-09-20")),
+        remedy="drafts or stages, not both"),
+    Issue("graphs-too-small-for-drafts", "speed",
+        what="the largest CUDA graph, whose size was given, is cut to a multiple of 8 tokens, and "
+        "the largest batch with its drafts has none",
+        effect="25.3 tokens/s where 133.3 are reached with a graph of 42 tokens, and 26.0 s to the "
+        "first token where 0.84 are (6 requests with 6 drafts, DGX Spark)",
+        vllm=VersionWindow("0.24.0", "0.33.0"), gpus="",
+        when=(LogSays(r"Truncating max_cudagraph_capture_size to \d"),
+              AtLeast("decode_tokens_beyond_graphs", 1)),
+        reported=(IssueReference("vllm-project/vllm#54933", "2026-09-02"),
+                  IssueReference("vllm-project/vllm#37865", "2026-09-02", "pull"),
+                  IssueReference("vllm-project/vllm#55004", "2026-09-02", "pull")),
+        remedy="give --cudagraph-capture-sizes with requests x (1 + drafts) among them"),
+    Issue("drafts-chosen-without-flashinfer", "speed",
+        what="FlashInfer is not there, and torch chooses among the drafts' tokens instead",
+        effect="that choice takes about twice as long, as vLLM's own line says",
+        vllm=VersionWindow("0.28.0", "0.33.0"), gpus="",
+        when=(LogSays(r"flashinfer is unavailable; .*half the speed"),),
+        reported=(IssueReference("syv-ai/qwen38-27b-rtx3090#35", "2026-08-24"),),
+        remedy="install flashinfer-python of the version that vLLM pins"),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from spark_prof.rules.known_issue import (
     Model,
     Runs,
 )
-from spark_prof.rules.versions import VersionWindow
+from spark_prof.rules.vllm_versions import VersionWindow
 
 _B200 = Capability(((100, 109),))
 _PER_TENSOR = EngineSetting("quantization", r"modelopt(_fp8)?")

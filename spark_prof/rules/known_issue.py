@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_prof.rules.versions import VersionWindow
+from spark_prof.rules.vllm_versions import VersionWindow
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ that or the Python sources of vLLM's wheels tell; a figure is that of the thread
 
 from __future__ import annotations
 
-from spark_prof.rules.issues_of_attention import ATTENTION
-from spark_prof.rules.issues_of_execution import EXECUTION
+from spark_prof.rules.issues_of_execution import EXECUTION, SPECULATION
 from spark_prof.rules.issues_of_experts import EXPERTS
-from spark_prof.rules.issues_of_linear_layers import LINEAR_LAYERS
-from spark_prof.rules.issues_of_speculation import SPECULATION
+from spark_prof.rules.issues_of_layers import ATTENTION, LINEAR_LAYERS
 from spark_prof.rules.known_issue import Issue
 
 ISSUES: tuple[Issue, ...] = (*EXPERTS, *LINEAR_LAYERS, *ATTENTION, *SPECULATION, *EXECUTION)

@@ -25,6 +25,36 @@ MEMORY_TOTALS: dict[str, str] = {
     "device": "The GPU's memory",
 }
 
+HELD_PARTS: dict[str, str] = {
+    "weights": "Weights",
+    "drafter": "Weights of the drafter alone",
+    "kv_cache": "KV cache",
+    "graphs": "CUDA graphs",
+    "workspaces": "Workspaces and buffers",
+    "activation": "Activations: what torch's allocator keeps for the next step",
+    "context": "CUDA context, libraries and collectives",
+    "later": "Kernels and libraries that were loaded later",
+    "imports": "Python and the imported packages",
+    "processes": "Devices and collectives",
+    "load": "Loading the model",
+    "profile": "The profiling run and what it compiled",
+    "warm-up": "Warming up and capturing graphs",
+    "page_cache": "Page cache",
+}
+"""Parts of a measured account in the order in which they are shown; those of a process's memory of
+the host are what each stage of its start added."""
+
+TOLD_BY: dict[str, str] = {
+    "process": "NVML's figure of this process",
+    "only": "NVML's figure of the GPU's only process",
+    "growth": "NVML: what the GPU's use grew by since the process began",
+    "host": "/proc/meminfo: what the use of the one memory grew by since the process began",
+    "torch": "torch's allocator, which does not know of CUDA's context and libraries",
+    "rss": "/proc: the resident memory of the process",
+    "meminfo": "/proc/meminfo: all memory that is not free",
+}
+"""Who tells the total of an account."""
+
 
 @dataclass(frozen=True)
 class MemoryLine:

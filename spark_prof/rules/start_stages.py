@@ -31,6 +31,7 @@ STAGES: dict[str, str] = {
     "autotune": "FlashInfer's autotuning",
     "autotune-and-warm-up": "FlashInfer's autotuning and warming up kernels",
     "capture": "capturing CUDA graphs",
+    "recording": "getting ready to record",
     "rest": "the rest of the engine's start",
     "server": "starting the server",
 }

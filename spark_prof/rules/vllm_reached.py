@@ -64,6 +64,14 @@ REACHED: tuple[Reached, ...] = (
     *_rows(_V1, "rejection_sampler", "which drafts are accepted, of runner V1"),
     *_rows(_V2, "rejection_sampler", "the same, of runner V2"),
     *_rows("vllm.v1.worker.gpu.spec_decode.*:*.", "_run_model", "the call of a draft model"),
+    # The start of an engine, as it is marked while it is recorded.
+    *_rows(_GPU_WORKER, "init_device determine_available_memory initialize_from_config",
+        "wrapped: phases of the start", optional=True),
+    *_rows(_V1, "profile_cudagraph_memory", "wrapped: a part of the start", optional=True),
+    *_rows(_V2, "profile_cudagraph_memory", "wrapped: a part of the start", optional=True),
+    *_rows("vllm.compilation.counter:CompilationCounter.", "num_compiled_artifacts_loaded "
+        "num_aot_artifacts_loaded num_aot_compiles "
+        "num_inductor_compiles", "what came from the cache of torch.compile", optional=True),
     # What is scheduled.
     *_rows(_SCHEDULER, "schedule update_from_output get_num_unfinished_requests", "wrapped"),
     *_rows(_SCHEDULER, "add_request", "wrapped: a request comes"),

@@ -18,6 +18,8 @@ from spark_prof.ab.messages import RequestDrafts
 from spark_prof.errors import CommandError
 
 MOST_DRAFTS = 64
+Prompts = tuple[str | tuple[int, ...], ...]
+"""Texts or token ids."""
 _FEWEST_REQUESTS = 2  # between which acceptance may differ
 
 
@@ -32,6 +34,14 @@ class Acceptance:
     requests: tuple[RequestDrafts, ...] = ()  # none where only sums are known
 
     @property
+    def is_sound(self) -> bool:
+        """Whether it has shares, as many of both, and later positions are accepted no oftener."""
+        rates = (*self.drafted, *self.accepted)
+        falls = all(later <= before for before, later in pairwise(self.accepted))
+        as_many = len(self.drafted) == len(self.accepted) <= MOST_DRAFTS
+        return as_many and falls and all(0 <= rate <= 1 for rate in rates)
+
+    @property
     def most(self) -> int:
         """The positions of which it is known."""
         return len(self.accepted)
@@ -39,6 +49,10 @@ class Acceptance:
     def tokens(self, drafts: int) -> float:
         """What a step gives each request at so many drafts."""
         return 1.0 + math.fsum(self.accepted[:drafts])
+
+    def rates(self, most: int) -> tuple[float, ...]:
+        """Of so many positions: what is accepted of each with all before it."""
+        return (*self.accepted, *[0.0] * most)[:most]
 
     def width(self, drafts: int) -> float:
         """The drafts that a step verifies of each request, where a drafter may find fewer."""
@@ -59,13 +73,13 @@ def given_acceptance(text: str) -> Acceptance:
         rates = tuple(float(word) for word in text.split(","))
     except ValueError:
         rates = (math.nan,)
-    sound = all(0 <= rate <= 1 for rate in rates) and len(rates) <= MOST_DRAFTS
-    if not sound or any(later > before for before, later in pairwise(rates)):
+    acceptance = Acceptance("given", (1.0,) * len(rates), rates)
+    if not acceptance.is_sound:
         raise CommandError(
             f"--acceptance {text:.60}: give the share of steps that accept each position with all "
             "before it, from 0 to 1 and never rising, such as 0.8,0.6,0.4"
         )
-    return Acceptance("given", (1.0,) * len(rates), rates)
+    return acceptance
 
 
 def counted_acceptance(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options, with_options
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.loading import FIXED_CACHE
+from spark_prof.ab.loading import FIXED_CACHE, loading
 from spark_prof.ab.machine import free_bytes
 from spark_prof.ab.messages import Facts, Start
-from spark_prof.errors import CommandError
+from spark_prof.ab.setting import Keeper
 from spark_prof.profiler.draft_steps import ENVIRONMENT
 from spark_prof.speculate.measuring import LiveDrafts
 from spark_prof.speculate.plan import SpeculateOptions, Variant
+from spark_prof.speculate.speculate_result import SpeculateResult
 
 _SHARE = "--gpu-memory-utilization"
 _ALL_SHARE = 0.9
@@ -65,50 +67,30 @@ class DraftEngines:
         Where vLLM is told how much memory the KV cache takes, they are started at the same time:
         else it measures what is free, and another engine's start would be in it.
         """
-        shared = self._with_share(arguments)
         few = () if as_served else self._few_graphs(variants)
+        words = with_options(self._with_share(arguments), few)
+        at_once = FIXED_CACHE in set_options(self._command.arguments) and len(variants) > 1
         engines = [self._launched(variant) for variant in variants]
-        facts: dict[int, Facts] = {}
-        failures: dict[int, CommandError] = {}
 
-        def build(at: int) -> None:
-            begin = time.monotonic()
-            request = Start(
-                self._command.form,
-                with_options(shared, few),
-                drafts=variants[at].drafts,
-                as_served=as_served,
-            )
-            try:
-                facts[at] = engines[at].ask(request, Facts, f"starting {variants[at].words}")
-            except CommandError as error:
-                failures[at] = error
-            self.start_seconds = max(self.start_seconds, time.monotonic() - begin)
-
-        if FIXED_CACHE in set_options(self._command.arguments) and len(variants) > 1:
-            self._say(f"starting {len(variants)} engines at the same time")
-            threads = [
-                threading.Thread(target=build, args=(at,), daemon=True)
-                for at in range(len(variants))
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        else:
-            for at, variant in enumerate(variants):
+        def load(engine: Engine, variant: Variant) -> Facts:
+            if not at_once:
                 self._say(f"starting {variant.words}")
-                build(at)
-                if failures:
-                    break
-        if failures:
-            self.alone = 0 not in failures
-            raise next(iter(failures.values()))
-        self.started += len(variants)
-        return [
-            LiveDrafts(variant, engine, facts[at])
-            for at, (variant, engine) in enumerate(zip(variants, engines, strict=True))
-        ]
+            begin = time.monotonic()
+            request = Start(self._command.form, words, drafts=variant.drafts, as_served=as_served)
+            facts = engine.ask(request, Facts, f"starting {variant.words}")
+            self.start_seconds = max(self.start_seconds, time.monotonic() - begin)
+            return facts
+
+        if at_once:
+            self._say(f"starting {len(variants)} engines at the same time")
+        loads = [partial(load, *pair) for pair in zip(engines, variants, strict=True)]
+        lives: list[LiveDrafts] = []
+        with loading(loads, at_once=at_once) as all_facts:
+            for variant, engine, facts in zip(variants, engines, all_facts, strict=True):
+                self.alone = bool(lives)
+                lives.append(LiveDrafts(variant, engine, facts()))
+        self.started += len(lives)
+        return lives
 
     def end(self, lives: Sequence[LiveDrafts]) -> None:
         """Ends some of the engines."""
@@ -156,3 +138,16 @@ def padded(requests: int) -> int:
     few = next((many for many in (1, 2, 4) if many >= requests), 0)
     step = 8 if requests <= 248 else 16
     return few or -(-requests // step) * step
+
+
+@dataclass(frozen=True)
+class SpeculateRun:
+    """A run: what its parts share."""
+
+    command: EngineCommand
+    config: dict[str, Any]  # of its drafter
+    options: SpeculateOptions
+    keeper: Keeper[SpeculateResult]
+    engines: DraftEngines
+    deadline: float  # of `time.monotonic`
+    say: Callable[[str], None]

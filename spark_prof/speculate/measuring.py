@@ -11,6 +11,7 @@ from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.messages import Draft, Drafted, DraftStep, Facts, PromptBatch
 from spark_prof.ab.timed_steps import middle_mean
 from spark_prof.errors import CommandError
+from spark_prof.speculate.acceptance import Acceptance
 from spark_prof.speculate.plan import Variant, blocks_of
 
 SETTLE = 3
@@ -79,15 +80,25 @@ def step_times(steps: Sequence[DraftStep], requests: int, settle: int = SETTLE) 
     return {drafts: middle_mean(durations) / 1e3 for drafts, durations in sorted(counted.items())}
 
 
-def token_times(drafted: Drafted, requests: int) -> tuple[float, float]:
-    """Of the steps in which exactly the requests decode: us a token of each, and tokens a step."""
-    took, tokens, count = 0, 0, 0
+def token_times(
+    drafted: Drafted, requests: int, acceptance: Acceptance | None = None
+) -> tuple[float, float]:
+    """Of the steps in which exactly the requests decode: us a token of each, and tokens a step.
+
+    Args:
+        acceptance: that was fixed: what a step of its drafts gives is known then, and which drafts
+            were drawn to be accepted is no noise. None where tokens are counted.
+    """
+    took, tokens, count = 0, 0.0, 0
     steady = 0
     for before, step in pairwise(drafted.steps):
         steady = steady + 1 if before.requests == step.requests == requests else 0
         if steady >= SETTLE:
             took += step.at_ns - before.at_ns
-            tokens += step.tokens
+            if acceptance is not None and step.fewest == step.most:
+                tokens += requests * acceptance.tokens(step.most)
+            else:
+                tokens += step.tokens
             count += 1
     if not tokens:
         raise CommandError(f"no step had {requests} requests that decode; give more tokens")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import option_value
-from spark_prof.speculate.acceptance import MOST_DRAFTS, Acceptance
+from spark_prof.speculate.acceptance import MOST_DRAFTS, Acceptance, Prompts
 
 OPTION = "--speculative-config"
 TABLE = "num_speculative_tokens_per_batch_size"
@@ -35,12 +36,13 @@ class SpeculateOptions:
     minutes: float  # to spend in all
     seconds: float  # on each batch size and context
     acceptance: Acceptance | None = None  # that is known beforehand
-    prompts: tuple[str | tuple[int, ...], ...] = ()  # of requests whose acceptance is measured
+    prompts: Prompts = ()  # of requests whose acceptance is measured
     answer_tokens: int = 256  # that each of those generates at most
     at_once: int = 1  # engines that are alive together
     proof: bool = True  # the best number is served and compared with no drafts
     timeout: float = 600.0
     """Seconds after which an engine that neither answers nor logs is given up."""
+    gate_tokens: int | None = None  # as of `spark_prof.ab.setting.Options`
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ PLAIN = Variant((), "without")
 
 def drafter_of(command: EngineCommand) -> dict[str, Any]:
     """The drafter of a command, as its JSON has it; CommandError where it has none."""
-    text = option_value(command.arguments, OPTION) or option_value(command.arguments, "-sc")
+    text = option_value(command.arguments, OPTION, "-sc")
     if text is None:
-        raise CommandError(f"the command has no drafter; give it one, such as {_EXAMPLE}")
+        raise CommandError(f"the command has no drafter as JSON; give it one, such as {_EXAMPLE}")
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -121,9 +123,7 @@ def served_config(
     Args:
         best: the best number by batch size, for those that were measured.
     """
-    rest = {
-        name: value for name, value in config.items() if name not in (TABLE, MOST, *_NOT_SERVED)
-    }
+    rest = drafter_like(config)
     counts = set(best.values())
     if not counts or counts == {0}:
         return None
@@ -151,24 +151,32 @@ def table_of(best: Mapping[int, int], most_requests: int | None = None) -> list[
 
 def with_drafter(command: EngineCommand, config: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The command's arguments with another drafter, or with none."""
-    return _with(command.arguments, config)
+    return with_options(command.arguments, drafter_words(config))
 
 
 def served_words(command: EngineCommand, config: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The command line with another drafter, or with none."""
     words = ("vllm", "serve", *command.text) if command.form == "model" else command.text
-    return _with(words, config)
+    return with_options(words, drafter_words(config))
 
 
-def _with(words: Sequence[str], config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    rest: list[str] = []
-    skip = False
-    for word in words:
-        name = word.partition("=")[0].partition(".")[0].replace("_", "-")
-        if skip:
-            skip = False
-        elif name in (OPTION, "-sc"):
-            skip = "=" not in word
-        else:
-            rest.append(word)
-    return with_options(rest, [] if config is None else [OPTION, json.dumps(config)])
+def drafter_words(config: Mapping[str, Any] | None) -> tuple[str, str]:
+    """The option that gives an engine a drafter, or none."""
+    return OPTION, "None" if config is None else json.dumps(config)
+
+
+def drafter_like(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A drafter without what says how many tokens it drafts."""
+    return {
+        name: value for name, value in config.items() if name not in (TABLE, MOST, *_NOT_SERVED)
+    }
+
+
+def drafts_at(config: Mapping[str, Any], requests: int) -> int:
+    """How many tokens a drafter drafts at a batch size; vLLM's table ends with its last row."""
+    rows, most = config.get(TABLE), config.get(MOST)
+    with suppress(TypeError, ValueError):  # of what vLLM refuses, too
+        for begin, _, drafts in reversed(rows or ()):
+            if begin <= requests:
+                return int(drafts)
+    return most if isinstance(most, int) else 0

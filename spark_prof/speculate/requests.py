@@ -13,10 +13,13 @@ from typing import Any
 from spark_prof.ab.messages import RequestDrafts
 from spark_prof.analyzers.speculation.acceptance import MOST
 from spark_prof.errors import CommandError
-from spark_prof.speculate.acceptance import Acceptance, counted_acceptance, server_acceptance
+from spark_prof.speculate.acceptance import (
+    Acceptance,
+    Prompts,
+    counted_acceptance,
+    server_acceptance,
+)
 from spark_prof.traces.bundle import Bundle
-
-Prompt = str | tuple[int, ...]
 
 MOST_REQUESTS = 256
 _LARGEST = 64 << 20
@@ -31,7 +34,7 @@ _POSITION = re.compile(r'position="(\d{1,3})"')
 _SECONDS = 10
 
 
-def read_requests(path: Path) -> tuple[Prompt, ...]:
+def read_requests(path: Path) -> Prompts:
     """The prompts of a file, a line each; the first 256 of them.
 
     A line is text, or JSON: a string, a list of token ids, or an object with one of the two as its
@@ -49,7 +52,7 @@ def read_requests(path: Path) -> tuple[Prompt, ...]:
     return prompts[:MOST_REQUESTS]
 
 
-def _prompts(path: Path, lines: list[str]) -> Iterator[Prompt]:
+def _prompts(path: Path, lines: list[str]) -> Iterator[str | tuple[int, ...]]:
     for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not text:

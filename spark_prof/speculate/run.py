@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import EngineError
@@ -18,7 +17,7 @@ from spark_prof.profiler.interrupts import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.speculate.acceptance import Acceptance, counted_acceptance
 from spark_prof.speculate.best_k import best_of, chosen_at
-from spark_prof.speculate.engines import DraftEngines
+from spark_prof.speculate.engines import DraftEngines, SpeculateRun
 from spark_prof.speculate.measuring import (
     STEPS,
     WARM_STEPS,
@@ -40,6 +39,7 @@ from spark_prof.speculate.plan import (
 )
 from spark_prof.speculate.proof import prove
 from spark_prof.speculate.speculate_result import (
+    ContextConfig,
     IfAccepted,
     Measured,
     SpeculateResult,
@@ -84,7 +84,8 @@ def run_speculate(
                 terminated_as_interrupt(),
                 DraftEngines(command, options, deadline, say) as engines,
             ):
-                Run(command, config, options, keeper, engines, deadline, say).go(variants)
+                run = SpeculateRun(command, config, options, keeper, engines, deadline, say)
+                Measuring(run).go(variants)
             keeper.set(finished=True)
         except CommandError as error:
             keeper.set(failure=one_line(str(error)))
@@ -98,27 +99,21 @@ def run_speculate(
     return keeper.result
 
 
-class Run:
-    """One run, with its engines."""
+class Measuring:
+    """One run, in its engines."""
 
-    def __init__(
-        self,
-        command: EngineCommand,
-        config: dict[str, Any],
-        options: SpeculateOptions,
-        keeper: Keeper[SpeculateResult],
-        engines: DraftEngines,
-        deadline: float,
-        say: Callable[[str], None],
-    ) -> None:
-        self._command, self._config, self._options = command, config, options
-        self._keeper, self._engines, self._deadline, self._say = keeper, engines, deadline, say
+    def __init__(self, run: SpeculateRun) -> None:
+        self._run = run
+        self._command, self._config, self._options = run.command, run.config, run.options
+        self._keeper, self._engines, self._say = run.keeper, run.engines, run.say
         self._rounds: dict[tuple[int, int], list[dict[int, float]]] = {}
         self._loaded: dict[tuple[int, int], list[float]] = {}
+        self._length = 0  # steps of a generation, of the longest engine's
 
     def go(self, variants: Sequence[Variant]) -> None:
         """Measures in these engines, and in others where vLLM cannot vary the drafts in one."""
         arguments = with_drafter(self._command, self._config)
+        self._length = length_of(variants, STEPS)
         together = len(variants) <= max(self._options.at_once, 1)
         if not together:
             self._keeper.miss(
@@ -152,10 +147,7 @@ class Run:
             self._engines.end([live for live in lives if live not in plain])
         self._judge()
         if self._options.proof:
-            prove(
-                self._command, self._config, self._options, self._keeper, self._engines,
-                self._deadline, self._say, plain,
-            )  # fmt: skip
+            prove(replace(self._run, options=self._options), plain)
 
     def _keep_facts(self, lives: Sequence[LiveDrafts], *, together: bool) -> None:
         facts = lives[-1].facts
@@ -194,19 +186,18 @@ class Run:
 
     def _share(self, shapes: int) -> float:
         """Seconds for one of so many shapes, where the proof shall have its time, too."""
-        remaining = self._deadline - time.monotonic()
+        remaining = self._run.deadline - time.monotonic()
         if self._options.proof:
             remaining -= self._engines.start_seconds + _PROOF_SHARE * 60 * self._options.minutes
         return max(remaining, 1.0) / shapes
 
     def _impossible(self, lives: Sequence[LiveDrafts], requests: int, context: int) -> str:
         """Why the engines cannot run these steps; empty where they can."""
-        length = length_of([live.variant for live in lives], STEPS)
         words = f"batch {requests} after {context} tokens"
         for live in lives:
             facts = live.facts
             grows = 1 if facts.acceptance_fixed else 1 + facts.drafts
-            needed = context + length * grows + requests
+            needed = context + self._length * grows + requests
             if needed + facts.drafts > facts.longest:
                 return f"{words} needs requests of {needed} tokens; this engine takes " + str(
                     facts.longest
@@ -221,7 +212,6 @@ class Run:
         self, lives: Sequence[LiveDrafts], requests: int, context: int, seconds: float
     ) -> None:
         key = requests, context
-        length = length_of([live.variant for live in lives], STEPS)
         for live in lives:
             measure(live, requests, context, WARM_STEPS, 0)
         rounds: list[dict[int, float]] = []
@@ -231,7 +221,7 @@ class Run:
             order = lives if len(rounds) % 2 else list(reversed(lives))
             times: dict[int, float] = {}
             for live in order:
-                drafted = measure(live, requests, context, STEPS, length)
+                drafted = measure(live, requests, context, STEPS, self._length)
                 for drafts, us in step_times(drafted.steps, requests).items():
                     if drafts or live.variant == PLAIN:
                         times[drafts] = us
@@ -241,12 +231,9 @@ class Run:
             took = time.monotonic() - begin
             if len(rounds) >= _LEAST_ROUNDS and took + took / len(rounds) > seconds:
                 break
-        earlier = self._rounds.setdefault(key, [])
-        for number, times in enumerate(rounds):
-            if number < len(earlier):
-                earlier[number] |= times
-            else:
-                earlier.append(times)
+        # Of engines that are alive one after the other as many rounds as the shortest had.
+        earlier = self._rounds.get(key) or [{} for _ in rounds]
+        self._rounds[key] = [a | b for a, b in zip(earlier, rounds, strict=False)]
         self._loaded.setdefault(key, []).extend(loaded)
 
     def _keep_measured(self) -> None:
@@ -293,7 +280,12 @@ class Run:
                 if (drafts := chosen_at(shape.rounds, rate)) is not None
             ),
         )
-        if best := served_drafts(bests, measured, self._options.contexts[0]):
-            config = served_config(self._config, best)
+        configs = tuple(
+            ContextConfig(context, served_config(self._config, best))
+            for context in self._options.contexts
+            if (best := served_drafts(bests, measured, context))
+        )
+        if configs and configs[0].context == self._options.contexts[0]:
+            config = configs[0].config
             words = redacted(list(served_words(self._command, config)))
-            self._keeper.set(config=redacted_value(config), serve=tuple(words))
+            self._keeper.set(config=config, serve=tuple(words), configs=configs)

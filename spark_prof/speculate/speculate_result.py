@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from spark_prof.ab.result import decoded, text_of
+from spark_prof.ab.result import Gate, decoded, text_of
 from spark_prof.errors import CommandError
 from spark_prof.speculate.acceptance import Acceptance
 from spark_prof.speculate.best_k import Best
@@ -37,6 +37,14 @@ class IfAccepted:
     context: int  # tokens of each prompt
     rate: float  # the chance of each draft, if those before it are accepted
     drafts: int  # the best number of them
+
+
+@dataclass(frozen=True)
+class ContextConfig:
+    """What is best at one context; vLLM has one table of drafts, for all of them."""
+
+    context: int  # tokens of each prompt
+    config: dict[str, Any] | None  # of a drafter with the best drafts; None for no drafter
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,8 @@ class SpeculateResult:
     if_accepted: tuple[IfAccepted, ...] = ()  # where acceptance is not known
     config: dict[str, Any] | None = None  # of a drafter with the best drafts; None for no drafter
     serve: tuple[str, ...] = ()  # the command with it; none where nothing is best
+    configs: tuple[ContextConfig, ...] = ()  # one a context; the first is `config`
+    gates: tuple[Gate, ...] = ()  # whether the engine with drafts says the same, one a batch size
     proofs: tuple[Proof, ...] = ()
     missing: tuple[str, ...] = ()  # what could not be measured, one line each
     failure: str = ""  # why it ended early, one line; empty if it did not
@@ -124,7 +134,8 @@ def read_speculate(path: Path) -> SpeculateResult:
             raise CommandError(
                 f"{path} is damaged: it has no row for the drafts that it calls best"
             )
-    acceptance = result.acceptance
-    if acceptance and len(acceptance.drafted) != len(acceptance.accepted):
-        raise CommandError(f"{path} is damaged: its acceptance lacks positions")
+    if any(us <= 0 for shape in result.measured for times in shape.rounds for us in times.values()):
+        raise CommandError(f"{path} is damaged: a step takes no time in it")
+    if (acceptance := result.acceptance) and not acceptance.is_sound:
+        raise CommandError(f"{path} is damaged: its acceptance is no share of each position")
     return result

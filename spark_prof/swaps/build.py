@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from spark_prof.errors import SparkProfError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.decoder_layer import PARTS, LayerModules, Part, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement, logger
@@ -139,8 +140,10 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
         _check_memory()
         with torch.no_grad():
             if point.kind in PARTS:
+                _check_measured(point, swap)
                 layer: Layer = read_part(point.name, point.module, point.kind)
             else:
+                _check_input(point)
                 layer = read_layer(point.name, point.module, point.slot)
             guarded.replacement = load_builder(swap.kernel)(layer)
     except Exception as error:  # somebody's own builder may raise anything
@@ -153,6 +156,29 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
         elif guarded.replacement.line:
             logger.info("%s: %s", guarded.label, guarded.replacement.line)
     return guarded
+
+
+def _check_input(point: SwapPoint) -> None:
+    """Refuses a layer whose input vLLM quantizes in one kernel with the activation before it.
+
+    Since 0.33 `maybe_fused_act_quant` asks the layer behind the activation, always a `down_proj`,
+    for the key of its quantized input.
+    """
+    last = point.name.rpartition(".")[2]
+    if last == "down_proj" and getattr(point.module, "_input_quant_key", None) is not None:
+        raise KernelError(
+            "vLLM quantizes its input in one kernel with the activation before it, and the kernel "
+            "takes it unquantized; slot layer replaces both"
+        )
+
+
+def _check_measured(point: SwapPoint, swap: Swap) -> None:
+    """Refuses the parts of layers without experts, of which no engine's time was measured."""
+    modules = LayerModules.of(point.module)
+    if swap.kernel == "spark_prof" and modules is not None and modules.gate is None:
+        raise SparkProfError(
+            "a layer without experts was not measured to be faster; layer=spark_prof! runs it"
+        )
 
 
 def _check_memory() -> None:

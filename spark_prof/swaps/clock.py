@@ -303,7 +303,12 @@ def refuse_other_steps(worker: Any) -> None:
     config = getattr(worker, "vllm_config", None)
     if getattr(config, "speculative_config", None) is not None:
         raise CommandError("steps of speculative decoding are not one token each; start without")
-    parallel = getattr(config, "parallel_config", None)
+    refuse_stages(worker)
+
+
+def refuse_stages(worker: Any) -> None:
+    """Raises CommandError where a step is not of the whole model."""
+    parallel = getattr(getattr(worker, "vllm_config", None), "parallel_config", None)
     if getattr(parallel, "pipeline_parallel_size", 1) > 1:
         raise CommandError("pipeline stages run several steps at a time; start without them")
 

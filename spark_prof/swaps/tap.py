@@ -7,9 +7,13 @@ own. vLLM calls the model's
 rank gets all logits and samples for itself: every rank forces the token, and the first compares.
 
 The engine names requests anew in every run, so requests are matched by the order in which they
-arrive, and by a checksum of their prompts. The file of recorded logits is torch's: of each sampled
-token the request in the order of arrival, which token of its answer it is, the token itself and
-CRC-32 of the prompt's tokens; and the logits of each step.
+arrive, and by a checksum of their prompts. Where an engine drafts, a step has a row for the next
+token of a request and one behind each draft, and forced tokens accept the drafts that they are: a
+row counts where all drafts before it are the forced tokens, so that each token has one.
+
+The file of recorded logits is torch's: of each sampled token the request in the order of arrival,
+which token of its answer it is, the token itself and CRC-32 of the prompt's tokens; and the logits
+of each step.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.files import replacing
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import wrap_method
-from spark_prof.swaps.clock import refuse_other_steps
+from spark_prof.swaps.clock import refuse_stages
 
 _FORCED = 1e4
 """The logit of a forced token, beside 0 for all others: any sampling takes it."""
@@ -109,6 +113,7 @@ class TappedRequest:
     prompt_tokens: int
     prompt: int  # its checksum
     sampled: int = 0
+    behind: int = 0  # drafts of the same step before the row that is taken
 
 
 class LogitRecording:
@@ -142,6 +147,10 @@ class LogitRecording:
                 for request, token in zip(requests, tokens.tolist(), strict=True)
             ]
         return tokens
+
+    def more(self, request: TappedRequest) -> bool:
+        """Whether a next token of it can be taken."""
+        return not self._text or request.sampled < len(self._text.get(request.prompt, ()))
 
     def _next(self, request: TappedRequest) -> int:
         following = self._text.get(request.prompt, ())
@@ -196,10 +205,15 @@ class LogitComparison:
         if self._compares:
             differences = compare_logits(torch.stack(of_a).to(logits.device), logits, tokens)
             self.compared += [
-                {"step": request.sampled, "row": request.number} | asdict(difference)
+                {"step": request.sampled, "row": request.number, "behind": request.behind}
+                | asdict(difference)
                 for request, difference in zip(requests, differences, strict=True)
             ]
         return torch.tensor(tokens)
+
+    def more(self, request: TappedRequest) -> bool:
+        """Whether a next token of it can be taken."""
+        return (request.number, request.sampled) in self._recorded
 
     def _find(self, request: TappedRequest) -> tuple[int, torch.Tensor]:
         number, step = request.number, request.sampled
@@ -233,7 +247,11 @@ class _Tapping:
         self._limit = limit
         self._requests: dict[str, TappedRequest] = {}
         self._positions: dict[str, int] = {}  # of a step that has begun and has no logits yet
-        self._order: list[str] | None = None
+        self._counts: dict[str, int] = {}  # tokens that it computes, by request
+        self._widths: dict[str, int] = {}  # rows of logits by request, where it has more than one
+        self._batch: Any = None
+        config = getattr(runner, "vllm_config", None)
+        self._drafts = getattr(config, "speculative_config", None) is not None
         self._faults: list[str] = []
         self._fence = Fence(self._faults.append)
 
@@ -244,7 +262,7 @@ class _Tapping:
 
     def begin_step(self, output: Any) -> None:
         """Notes which requests the step has."""
-        self._order = None
+        self._batch = None
         self._fence.call("tap", self._begin_step, output)
 
     def begin_sample(self) -> None:
@@ -269,34 +287,74 @@ class _Tapping:
         cached = output.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-        scheduled = output.num_scheduled_tokens
+        scheduled = self._counts = output.num_scheduled_tokens
         self._positions = {name: computed[name] + count for name, count in scheduled.items()}
+        drafts = getattr(output, "scheduled_spec_decode_tokens", None) or {}
+        self._widths = {name: 1 + len(tokens) for name, tokens in drafts.items()}
 
     def _note_order(self) -> None:
         state = self._runner.execute_model_state
         if hasattr(state, "input_batch"):
-            self._order = list(state.input_batch.req_ids)
+            self._batch = state.input_batch
 
     def _tap(self, logits: torch.Tensor) -> torch.Tensor | None:
-        order = self._runner.input_batch.req_ids if self._order is None else self._order
+        batch = self._runner.input_batch if self._batch is None else self._batch
+        order = list(batch.req_ids)
         positions, self._positions = self._positions, {}
-        if len(order) != len(logits):
+        ends = getattr(batch, "cu_num_logits", None)  # fewer than scheduled may be verified
+        widths = [self._widths.get(name, 1) for name in order]
+        if ends is not None:
+            widths = ends.diff().tolist()[: len(order)]
+        if sum(widths) != len(logits):
             raise CommandError(f"{len(logits)} rows of logits came for {len(order)} requests")
-        rows, requests = [], []
-        for row, name in enumerate(order):
+        waiting, row = [], 0
+        for name, width in zip(order, widths, strict=True):
             request = self._requests.get(name)
-            if request is None or request.number >= self._limit:
-                continue
-            # Part of a prompt has a row too, but no token is sampled from it.
-            if positions.get(name) == request.prompt_tokens + request.sampled:
-                rows.append(row)
-                requests.append(request)
-        if not rows:
+            position = positions.get(name, 0)
+            if request and request.number < self._limit and self._samples(request, position):
+                waiting.append((row, width, request))
+            row += width
+        if not waiting:
             return None
-        tokens = self.use.take(requests, logits[rows])
-        for request in requests:
-            request.sampled += 1
-        return force_tokens(logits, rows, tokens)
+        inputs = self._inputs(order, widths) if len(logits) > len(order) else []
+        rows, tokens, behind = [], [], 0
+        while waiting:
+            requests = [request for _, _, request in waiting]
+            for request in requests:
+                request.behind = behind
+            sampled = self.use.take(requests, logits[[row for row, _, _ in waiting]]).tolist()
+            rows += [row for row, _, _ in waiting]
+            tokens += sampled
+            behind += 1
+            for request in requests:
+                request.sampled += 1
+            waiting = [
+                (row + 1, width - 1, request)
+                for (row, width, request), token in zip(waiting, sampled, strict=True)
+                if width > 1 and inputs[row + 1] == token and self.use.more(request)
+            ]
+        return force_tokens(logits, rows, torch.tensor(tokens))
+
+    def _samples(self, request: TappedRequest, position: int) -> bool:
+        """Whether a token is sampled: part of a prompt has a row too, and none is.
+
+        An engine that drafts is ahead of what it knows to be accepted, and of a request's end.
+        """
+        end = request.prompt_tokens + request.sampled
+        if not self._drafts:
+            return position == end
+        return position >= end and (not request.sampled or self.use.more(request))
+
+    def _inputs(self, order: list[str], widths: list[int]) -> list[int]:
+        """The token behind which each row is: of the later ones of a request its drafts."""
+        if self._batch is not None:
+            return [int(token) for token in self._batch.input_ids[self._batch.logits_indices]]
+        indices: list[int] = []
+        end = 0
+        for name, width in zip(order, widths, strict=True):
+            end += self._counts[name]
+            indices += range(end - width, end)
+        return [int(token) for token in self._runner.input_ids.gpu[indices]]
 
 
 class Tap:
@@ -368,7 +426,7 @@ class Tap:
 
 
 def _refuse_other_engines(worker: Any) -> None:
-    refuse_other_steps(worker)
+    refuse_stages(worker)
     parallel = getattr(getattr(worker, "vllm_config", None), "parallel_config", None)
     if getattr(parallel, "data_parallel_size", 1) > 1:
         raise CommandError("the ranks of data parallelism have other requests each; start without")

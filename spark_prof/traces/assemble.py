@@ -44,11 +44,13 @@ from spark_prof.traces.chunk_files import (
     piece_numbers,
     processes,
     recording_of,
+    starts_of,
 )
 from spark_prof.traces.chunk_tables import PieceTables, groups
 from spark_prof.traces.chunks import (
     LATER_ENGINE,
     LATER_ENGINE_FILE,
+    STARTS,
     StepCounts,
     append_log,
     array_name,
@@ -205,6 +207,8 @@ def _meta(
     pieces: Path, state: str, facts: Mapping[str, dict[str, Any]], rows: dict[str, int]
 ) -> Meta:
     recording = recording_of(pieces)
+    first = next((name for name in facts if name.startswith("rank")), "")
+    starts = starts_of(pieces, str(recording.settings.get("run") or ""))
     return Meta(
         schema=SCHEMA,
         spark_prof=own_version(),
@@ -219,17 +223,19 @@ def _meta(
         settings=recording.settings,
         facts={
             name: {key: value for key, value in fact.items() if key not in ("modules", "layers")}
-            | _pauses(pieces, name)
+            | _last_words(pieces, name)
+            | ({STARTS: starts} if name == first and starts else {})
             for name, fact in facts.items()
         },
         tables=rows,
     )
 
 
-def _pauses(pieces: Path, name: str) -> dict[str, Any]:
-    """How long the recording kept that process waiting, as it said last."""
-    pauses = json_object(pieces / progress_name(name)).get("pauses")
-    return {"pauses": pauses} if isinstance(pauses, dict) else {}
+def _last_words(pieces: Path, name: str) -> dict[str, Any]:
+    """How long the recording kept that process waiting, and what it held, as it said last."""
+    progress = json_object(pieces / progress_name(name))
+    words = {word: progress.get(word) for word in ("pauses", "memory_at_end")}
+    return {word: value for word, value in words.items() if isinstance(value, dict)}
 
 
 def _put_others_aside(pieces: Path, folder: Path) -> None:

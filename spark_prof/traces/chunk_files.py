@@ -27,6 +27,7 @@ from spark_prof.traces.chunks import (
     pid_namespace,
     progress_name,
     read_counts,
+    start_name,
 )
 from spark_prof.traces.claim import is_claimed, locked_folder
 from spark_prof.traces.tables import TABLES
@@ -96,6 +97,16 @@ def other_recordings(pieces: Path) -> list[Path]:
     other_processes = {name for name, its in runs.items() if its not in ("", run)} if run else set()
     return sorted(
         path for path in pieces.iterdir() if other_processes & set(path.name.split(".")[:2])
+    )
+
+
+def starts_of(pieces: Path, run: str) -> list[dict[str, Any]]:
+    """How each process of this recording's engine started, in the order of their starts."""
+    rows = json_files(pieces, start_name("*"))
+    whole = [row for row in rows if isinstance(row.get("started_ns"), int)]
+    return sorted(
+        (row for row in whole if row.get("run") in (run, "") or not run),
+        key=lambda row: int(row["started_ns"]),
     )
 
 

@@ -126,6 +126,15 @@ def progress_name(process: str) -> str:
     return f"{process}.progress.json"
 
 
+STARTS = "starts"
+"""Among the facts of a bundle's first rank: how each process of the engine started."""
+
+
+def start_name(token: str) -> str:
+    """When one process did what while its engine started (`profiler.start_marks`)."""
+    return f"start-{token}.json"
+
+
 def tensors_name(process: str) -> str:
     """The JSON file with where the tensors of that process lie."""
     return f"{process}.tensors.json"

@@ -76,11 +76,6 @@ def candidates_of(
         facts: `recorded_facts` of the same recording, with the batch sizes that matter.
     """
     command_options = set_options(command.arguments)
-    if any(name.startswith(("--speculative-config", "--spec-")) for name in command_options):
-        why = "the command drafts tokens: spark-prof speculate finds how many to draft; "
-        return CandidateTable(
-            (), (UntriedCandidate("all", "speculation", f"{why}tune it without"),)
-        )
     traits = traits_of(report, facts)
     rows = [*swap_rows(report, facts, traits), *backend_rows(report, facts)]
     rows += table_rows(report, facts, traits, TUNABLES)

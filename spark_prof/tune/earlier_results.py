@@ -32,7 +32,7 @@ from spark_prof.tune.tune_trial import (
 )
 
 SOURCE = "known"
-_MOST_FILES = 500
+MOST_FILES = 500
 _NAMES_ITS_PLACE = ("_name_or_path", "transformers_version")
 _NOT_PLAIN = "that result names a file or a variable that only you can type: give it with --try"
 _LOST = ("slower", "no effect", "changes answers", "not live", "failed")
@@ -79,8 +79,8 @@ def earlier_gains(folders: Sequence[Path], like: Like, but: Path) -> tuple[Earli
         but: the folder of the tune itself.
     """
     gains: dict[str, EarlierGain] = {}
-    files = dict.fromkeys(path for folder in folders for path in _files(folder, but))
-    for path in list(files)[:_MOST_FILES]:
+    files = dict.fromkeys(path for folder in folders for path in result_files(folder, but))
+    for path in list(files)[:MOST_FILES]:
         for row in _gains_of(path, like):
             best = gains.setdefault(row.words, row)
             if (row.gain or 0.0) > (best.gain or 0.0):
@@ -132,8 +132,8 @@ def _key(side: Side) -> object:
     return frozenset(side.swaps), options, frozenset(side.environment)
 
 
-def _files(folder: Path, but: Path) -> Iterator[Path]:
-    """The results of a folder, and of the folders in it."""
+def result_files(folder: Path, but: Path | None = None) -> Iterator[Path]:
+    """The results of a folder, and of the folders in it but one."""
     if folder.is_file():
         yield folder
         return
@@ -142,7 +142,7 @@ def _files(folder: Path, but: Path) -> Iterator[Path]:
         places = [path for path in inside if path.suffix == ".json"]
         places += [path / RESULT_FILE for path in inside if path.is_dir()]
         for path in places:
-            if path.parent.absolute() != but.absolute() and path.is_file():
+            if (but is None or path.parent.absolute() != but.absolute()) and path.is_file():
                 yield path
 
 

@@ -177,7 +177,7 @@ def _of_model(report: Report) -> Iterator[str]:
     if has_qk_norm(m for m in modules if m.component != "norm" or m.type == _RMS_NORM):
         yield "qk-norm"
     for layers in report.audit.rows if report.audit else ():
-        families = {witness.family for witness in layers.witnesses}
+        families = {source.family for source in layers.witnesses}
         fp4 = layers.weights in ("nvfp4", "mxfp4")
         if layers.layer == "experts" and "b12x" in families and fp4:
             yield "b12x-experts"

@@ -22,9 +22,13 @@ from spark_prof.ab.result import decided
 from spark_prof.ab.statistics import CAPTURES_APART, compare
 from spark_prof.ab.timed_steps import AGAIN, SETTLE, Quad, make_quads, middle_mean
 from spark_prof.errors import CommandError, one_line
+from spark_prof.profiler.commands import option_value
+from spark_prof.profiler.draft_steps import ENVIRONMENT as LOGS_STEPS
+from spark_prof.speculate.plan import OPTION
 from spark_prof.swaps.progress import last_progress
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
+from spark_prof.tune.drafts import CommandDrafts, is_drafts
 from spark_prof.tune.journal import Journal
 from spark_prof.tune.tune_trial import (
     BASE,
@@ -65,6 +69,7 @@ class TuneSettings:
     text: Path | None = None
     timeout: float = 600.0  # seconds of silence
     files: tuple[Path, ...] = ()  # of this host that engines read, such as a kernel's
+    drafting: CommandDrafts | None = None  # where the command has a drafter
 
 
 @dataclass
@@ -99,6 +104,7 @@ class Engines:
         say: Callable[[str], None],
     ) -> None:
         self._command, self._settings, self._journal, self._say = command, settings, journal, say
+        self._drafting = settings.drafting
         self._deadline = time.monotonic() + 60 * settings.minutes - _MARGIN_S
         self._live: _Live | None = None
         self._spare: Engine | None = None  # a process that has imported vLLM, for the next engine
@@ -247,7 +253,8 @@ class Engines:
                 with suppress(CommandError):
                     self._spare = self._new_engine({}).__enter__()
             try:
-                facts = engine.start(arguments, {SWAPS_ENVIRONMENT: settings.to_json()})
+                variables = {SWAPS_ENVIRONMENT: settings.to_json()}
+                facts = engine.start(arguments, variables, self._drafts(arguments))
             except CommandError:
                 if time.monotonic() >= engine.until:
                     self._unfinished_s = max(self._unfinished_s, time.monotonic() - begun)
@@ -264,6 +271,12 @@ class Engines:
         self._live = live
         return live
 
+    def _drafts(self, arguments: Sequence[str]) -> tuple[int, ...] | None:
+        """What `Engine.start` is told of drafts."""
+        if self._drafting is None:
+            return None
+        return (1,) if option_value(arguments, OPTION, "-sc") else ()
+
     def _launched(self, environment: dict[str, str], stack: ExitStack) -> Engine:
         """A process that can hold an engine: the spare, if that has the same variables."""
         spare = self._spare
@@ -277,6 +290,8 @@ class Engines:
     def _new_engine(self, environment: dict[str, str]) -> Engine:
         self._count += 1
         log = self._settings.folder.absolute() / f"engine-{self._count}.log"
+        if self._drafting is not None:
+            environment = {LOGS_STEPS: "1", **environment}
         return Engine(
             self._command, environment, log, self._settings.timeout, files=self._settings.files
         )
@@ -333,7 +348,10 @@ class Engines:
         names = (other, AGAIN if combination == than else side_name)
         for shape in live.shapes if outcome == "measured" else ():
             if than is None:
-                own_us = self._own_us(live, shape, side_name, seconds)
+                if self._drafting is None:
+                    own_us = self._own_us(live, shape, side_name, seconds)
+                else:
+                    own_us = self._drafting.time(live.engine, live.facts, shape, seconds)
                 times.append(Timed(shape.requests, own_us, counted=1))
                 continue
             counted = live.quads.setdefault((combination, than, shape), [])
@@ -395,7 +413,9 @@ class Engines:
             why = next((row.why for row in rows if row.why), "the model has no such layer")
             return "not live", why, None
         changed = (
-            candidate.options or candidate.environment or any(r.bits == "changed" for r in rows)
+            not is_drafts(candidate.options)
+            or candidate.environment
+            or any(r.bits == "changed" for r in rows)
         )
         facts = live.facts
         depth = None if facts.layers is None else Depth(facts.layers, facts.routed)

@@ -23,12 +23,22 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.profiler.facts import nvml_gpu, processor
 from spark_prof.profiler.interrupts import terminated_as_interrupt
 from spark_prof.redact import redacted
+from spark_prof.speculate.plan import OPTION, SpeculateOptions, default_drafts, drafts_at
+from spark_prof.speculate.requests import recorded_acceptance
+from spark_prof.speculate.run import run_speculate
+from spark_prof.speculate.speculate_result import SpeculateResult
 from spark_prof.swaps.swap_settings import kernel_folders
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
-from spark_prof.tune.budget import Budget
+from spark_prof.tune.bench import Budget
 from spark_prof.tune.candidates import Allowed, candidates_of
+from spark_prof.tune.drafts import (
+    SOURCE,
+    CommandDrafts,
+    draft_candidates,
+    earlier_table,
+)
 from spark_prof.tune.earlier_results import Like, digest_of, earlier_gains, with_earlier
 from spark_prof.tune.engine_traits import recorded_facts
 from spark_prof.tune.journal import Journal, Subject
@@ -48,6 +58,17 @@ from spark_prof.tune.tune_trial import (
 from spark_prof.tune.unrecorded import unrecorded_table
 
 _RECORDING = "recording"
+_DRAFTS_FOLDER = "drafts"
+_DRAFTS_SHARE = 0.4  # of the minutes, for what drafts cost
+_DRAFTS_SECONDS = 20.0  # of each batch size
+_MOST_DRAFTS = 7
+_MEASURED_FIRST = (
+    "what its drafts cost is measured first, as by spark-prof speculate; the best numbers are tried"
+)
+_NO_ACCEPTANCE = (
+    "the command drafts tokens: say what is accepted, with --requests FILE or --acceptance "
+    "0.8,0.6, or name a result of spark-prof speculate with --known"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,7 @@ class TuneChoices:
     result_folders: tuple[Path, ...] = ()  # of earlier results, besides those beside it
     resume: bool = False  # goes on with what the folder holds
     only_list: bool = False  # nothing is tried
+    drafts: bool = False  # the engine has a drafter
 
 
 def run_tune(
@@ -69,8 +91,12 @@ def run_tune(
     choices: TuneChoices,
     say: Callable[[str], None],
     draw: Callable[[TuneResult], str],
+    draw_drafts: Callable[[SpeculateResult], str] = lambda _: "",
 ) -> tuple[TuneResult, CandidateTable]:
     """Records, searches, confirms. What was found before a failure is kept, with its line.
+
+    Args:
+        draw_drafts: the page of what drafts cost, where the engine has a drafter.
 
     Raises:
         CommandError: the folder or a side cannot be; nothing was started.
@@ -100,6 +126,8 @@ def run_tune(
         journal.begin(subject)
         run = _TuneRun(command, settings, choices, journal, say)
         try:
+            if settings.drafting:
+                settings = replace(settings, drafting=run.measure_drafts(draw_drafts))
             with terminated_as_interrupt(), Engines(command, settings, journal, say) as engines:
                 run.go(engines)
                 if run.result.finished:
@@ -131,6 +159,7 @@ class _TuneRun:
         self._command, self._settings, self._choices = command, settings, choices
         self._journal, self._say = journal, say
         self.table = CandidateTable((), ())
+        self._table: CandidateTable | None = None  # of drafts
         subject = journal.subject
         self.result = TuneResult(
             model=command.model,
@@ -144,10 +173,58 @@ class _TuneRun:
             model_digest="" if command.container else digest_of(command.model),
         )
 
+    def measure_drafts(self, draw: Callable[[SpeculateResult], str]) -> CommandDrafts:
+        """What drafts cost here: as an earlier result says, or measured in a share of the time.
+
+        The table is of what that leaves to be tried.
+        """
+        settings, drafting = self._settings, self._drafting()
+        result = self._earlier_drafts(drafting, self.result.gpu)
+        if result is None:
+            if not drafting.acceptance and not drafting.prompts:
+                raise CommandError(_NO_ACCEPTANCE)
+            config = dict(drafting.config)
+            most = max(_MOST_DRAFTS, drafts_at(config, min(settings.batch_sizes)))
+            number = len(list(settings.folder.glob(f"{_DRAFTS_FOLDER}*")))
+            options = SpeculateOptions(
+                settings.folder / f"{_DRAFTS_FOLDER}{f'-{number + 1}' if number else ''}",
+                default_drafts(config, most), tuple(sorted(settings.batch_sizes)),
+                (settings.context,), _DRAFTS_SHARE * settings.minutes, _DRAFTS_SECONDS,
+                drafting.acceptance, drafting.prompts, at_once=2, proof=False,
+                timeout=settings.timeout,
+            )  # fmt: skip
+            result = run_speculate(self._command, options, self._say, draw)
+            if result.failure:
+                raise CommandError(f"drafts were not measured: {result.failure}")
+        else:
+            self._say(f"what drafts cost was measured {result.taken[:10]}; the best is confirmed")
+        self._table = draft_candidates(result, drafting.config, settings.batch_sizes)
+        return replace(drafting, acceptance=drafting.acceptance or result.acceptance)
+
+    def _drafting(self) -> CommandDrafts:
+        """What is known of drafts; of a recording that is named, too."""
+        drafting = self._settings.drafting
+        assert drafting is not None
+        if self._choices.recording and not (drafting.acceptance or drafting.prompts):
+            with opened(self._choices.recording) as bundle:
+                return replace(drafting, acceptance=recorded_acceptance(bundle))
+        return drafting
+
+    def _earlier_drafts(self, drafting: CommandDrafts, gpu: str) -> SpeculateResult | None:
+        """An earlier result of what drafts cost."""
+        settings = self._settings
+        beside = (settings.folder, settings.folder.absolute().parent)
+        folders = (*beside, *self._choices.result_folders)
+        return earlier_table(folders, Like(gpu, self._model), drafting, settings.batch_sizes)
+
     def go(self, engines: Engines) -> None:
         """Records, makes the table, searches."""
-        with self._recording(engines) as (bundle, first):
-            self._make_table(bundle)
+        first: tuple[TuneTrial, ...] = ()
+        if self._table is not None:
+            self._fill(self._table, Like(self.result.gpu, self._model, self.result.model_digest))
+        else:
+            with self._recording(engines) as (bundle, first):
+                self._make_table(bundle)
         alone = self._too_large()
         search = Search(
             self.table.candidates, engines, self._say, first, alone, keep=self._journal.add
@@ -192,7 +269,13 @@ class _TuneRun:
 
     def make_list(self) -> None:
         """Makes the table, of a recording if there is one, and starts nothing."""
-        if self._choices.recording:
+        if self._settings.drafting:
+            table = CandidateTable((), (UntriedCandidate(OPTION, SOURCE, _MEASURED_FIRST),))
+            drafting = self._drafting()
+            if result := self._earlier_drafts(drafting, ""):
+                table = draft_candidates(result, drafting.config, self._settings.batch_sizes)
+            self._fill(table, Like("", self._model))
+        elif self._choices.recording:
             with opened(self._choices.recording) as bundle:
                 self._make_table(bundle)
         else:
@@ -244,6 +327,7 @@ class _TuneRun:
         return frozenset(alone)
 
 
+_NO_SWAPS = "kernels are switched between steps of one token each: tune without the drafter"
 _DRAFTS = ("--speculative-config", "--spec-method", "--spec-model", "--speculative-model")
 
 
@@ -256,7 +340,9 @@ def _with_sides(
     left = list(table.left_out)
     for candidate in {c.words: c for c in (*named, *table.candidates)}.values():
         options = set_options(side_of((candidate.words,)).options)
-        if any(name.startswith(_DRAFTS) for name in options):
+        if choices.drafts and side_of((candidate.words,)).swaps:
+            left.append(UntriedCandidate(candidate.words, candidate.source, _NO_SWAPS))
+        elif not choices.drafts and any(name.startswith(_DRAFTS) for name in options):
             why = (
                 "a step with drafts has no fixed number of tokens: spark-prof speculate measures it"
             )

@@ -83,11 +83,17 @@ def sets_of(words: str) -> frozenset[str]:
     slots = {swap.slot for swap in side.swaps}
     if "layer" in slots:
         slots |= {*INSIDE_LAYER}
-    options = {name.replace("--no-", "--") for name in set_options(side.options)}
+    options = {_root_of(name.replace("--no-", "--")) for name in set_options(side.options)}
     # A backend of the experts is no use where they are swapped.
     if OPTION_OF_SLOT["moe"] in options:
         slots.add("moe")
     return frozenset({*slots, *options, *(name for name, _ in side.environment)})
+
+
+def _root_of(option: str) -> str:
+    """A drafter is one thing, whichever of its fields are set."""
+    root = option.partition(".")[0]
+    return root if root == "--speculative-config" else option
 
 
 def rivals(one: str, other: str) -> bool:

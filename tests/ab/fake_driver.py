@@ -6,6 +6,8 @@ The variable FAKE_ENGINE is JSON: gain (of side b), noise, wrong (side b's logit
 nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture,
 slower (the host, by so much at each generation than at the one before); and
 by words of a side, which may be options: gains, wrong_in, dies_with, hangs_with, falls_back.
+Of an engine with a drafter drafts: what a step takes in us without one and with it, what a draft
+adds, and the share of steps that accept each position: [1000, 1100, 100, [0.8, 0.5]].
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ from spark_prof.ab.messages import (
     Answer,
     Compare,
     DescribeSwaps,
+    Draft,
+    Drafted,
+    DraftStep,
     Facts,
     Failed,
     Generate,
     RankAnswers,
     Request,
+    RequestDrafts,
     Shutdown,
     Start,
     Switch,
@@ -49,7 +55,7 @@ SIDES: list[str] = []
 
 
 def read_sides() -> None:
-    SWAPS.update(json.loads(os.environ["SPARK_PROF_SWAPS"]))
+    SWAPS.update(json.loads(os.environ.get("SPARK_PROF_SWAPS", "{}")))
     NAMED[:] = [side for side, swaps in SWAPS.items() if isinstance(swaps, str)]
     SIDES[:] = NAMED + (["a2"] if SWAPS.get("twin") else [])
 
@@ -86,7 +92,13 @@ def answer(request: Request) -> Answer:
             os._exit(9)
         if ends_with("hangs_with"):
             time.sleep(3600)
-        return facts(list(request.arguments))
+        drafts = DRAFTS["drafts"] = drafts_of(request)
+        return msgspec.structs.replace(
+            facts(list(request.arguments)),
+            drafting="chosen" if drafts else "", drafts=drafts, acceptance_fixed=bool(drafts),
+        )  # fmt: skip
+    if isinstance(request, Draft):
+        return drafted(request)
     if isinstance(request, DescribeSwaps):
         return RankAnswers([swaps()])
     if isinstance(request, Generate):
@@ -191,6 +203,8 @@ def compared(request: Compare) -> Answer:
         wrong = MODEL.get("wrong", 0.0)
     if any(word in MODEL.get("wrong_in", ()) for word in words_of(request.side)):
         wrong = 5.0
+    if DRAFTS.get("drafts") and not request.side:
+        wrong = MODEL.get("wrong_drafts", 0.0)
     rows = [
         {
             "step": step, "row": row, "token_a": 5, "token_b": 6 if wrong else 5,
@@ -204,7 +218,40 @@ def compared(request: Compare) -> Answer:
     return RankAnswers(rows)
 
 
+def drafts_of(request: Start) -> int:
+    """The most drafts of a step; how many at which batch size is kept."""
+    words = [word for word in request.arguments if word.startswith("{")]
+    config = json.loads(words[-1]) if words else {}
+    SERVED[:] = config.get("num_speculative_tokens_per_batch_size", ()) if request.as_served else ()
+    if not request.drafts:
+        return 0
+    return int(config["num_speculative_tokens"]) if request.as_served else max(request.drafts)
+
+
+def drafted(request: Draft) -> Drafted:
+    """A step without drafts takes less where there is no drafter; all are as if accepted."""
+    plain_us, loaded_us, draft_us, accepted = MODEL["drafts"]
+    requests, most = request.batch.requests, DRAFTS["drafts"]
+    rows = [most, *(count for begin, _, count in SERVED if begin <= requests)]
+    served = rows[-1] if request.drafts is None else request.drafts
+    counts = [count for count, steps in request.plan for _ in range(steps)]
+    tokens = 1 + sum(accepted[:served])
+    counts = counts or [served] * round(request.batch.tokens / tokens)
+    now = 0
+    steps = [DraftStep(now, -1, 0, 0, 0, requests, 0)]
+    for count in counts:
+        us = (loaded_us + draft_us * count) if most else plain_us
+        now += int(1e3 * us * RANDOM.gauss(1, MODEL.get("noise", 0.001)))
+        got = round(requests * (1 + sum(accepted[:count])))
+        steps.append(DraftStep(now, requests, count, count, count * requests, got, 0))
+    of_each = [round(1000 * share) for share in [*accepted, *[0] * most][:most]]
+    rows_of = [RequestDrafts(1000, (1000,) * most, tuple(of_each))] * max(2, requests)
+    return Drafted(steps, rows_of, [[5] * request.batch.tokens] * requests, now / 1e9)
+
+
 ARGUMENTS: list[str] = []
+SERVED: list[list[int]] = []
+DRAFTS: dict[str, int] = {}
 
 if __name__ == "__main__":
     main()

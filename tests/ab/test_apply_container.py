@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.apply_container import container_serve, engine_of_result, kept_package
+from spark_prof.ab.apply import container_serve, engine_of_result, kept_package
 from spark_prof.ab.command import engine_command
 from spark_prof.ab.result import AbOutcome, SideFacts, to_json
 from spark_prof.ab.sides import parse_side

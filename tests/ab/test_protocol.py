@@ -137,6 +137,8 @@ def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
         tmp_path / "failing", *options, model={"die": "Start", "die_in": "b"}, words=words
     )
     assert failing.code == 2
+    assert "did not load beside the others" in failing.errors
+    assert [path.name for path in failing.folder.glob("*-again.log")] == ["engine-2-b-again.log"]
     unfixed = run(tmp_path / "unfixed", *options)
     assert unfixed.code == 2
     assert "--kv-cache-memory-bytes" in unfixed.errors
@@ -153,9 +155,13 @@ def test_where_the_host_is_behind_what_the_device_alone_needs_is_measured(
         known = found.phase == "decode"
         assert found.device_a_us == (pytest.approx(900, rel=0.01) if known else None)
         assert found.device_b_us == (pytest.approx(500, rel=0.01) if known else None)
+        gain = found.device_gain
+        assert (gain is not None) == known
+        assert gain is None or gain.low <= 1.8 <= gain.high < 1.9
     del model["device_us"]
     lacking = run(tmp_path / "lacking", *options, *SMALL, command=command, model=model)
     assert lacking.result.runs[0].device_a_us is None
+    assert lacking.result.runs[0].device_gain is None
     assert any("what the device alone needs" in line for line in lacking.result.missing)
 
 

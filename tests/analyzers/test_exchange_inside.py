@@ -9,8 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.classify.classifier import classify, exchange_inside, is_gemm
-from spark_prof.analyzers.classify.collectives import collective_kind
+from spark_prof.analyzers.classify.classifier import (
+    classify,
+    collective_kind,
+    exchange_inside,
+    is_gemm,
+)
 from spark_prof.analyzers.ranks.rank_summary import hidden_in, remarks
 from spark_prof.analyzers.summary import summarize
 from spark_prof.rules.collectives import KINDS

@@ -18,14 +18,13 @@ import pytest
 import spark_prof
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.checked_report import CheckedReport
-from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters, WeightRow
+from spark_prof.analyzers.counters.counter_batches import CounterBatch, Counters, WeightRow
 from spark_prof.analyzers.invariants import CHECKS, Figures, kernel_floors
-from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.layer_consistency import (
     WHOLE,
     LayerTables,
     kinds_of,
+    label_kernels,
     unknown_layers,
     without_layers,
 )
@@ -33,7 +32,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_run import Clocks
 from spark_prof.analyzers.roofline.device_ceilings import memory_us, surely_us
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
-from spark_prof.analyzers.summary import summarize, summary_of
+from spark_prof.analyzers.summary import CheckedReport, summarize, summary_of
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
 from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS, Layout, render_report

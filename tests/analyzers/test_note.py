@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import spark_prof
-from spark_prof.analyzers.note import Note, about
+from spark_prof.analyzers.report_notes import Note, about
 from spark_prof.dashboards.short_report import short_report
 
 DATA = Path(__file__).parents[1] / "data"

@@ -10,7 +10,11 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow, beside_clients
+from spark_prof.analyzers.clients.client_comparison import (
+    ClientComparison,
+    ClientRow,
+    beside_clients,
+)
 from spark_prof.analyzers.step_time import (
     HOST,
     LAUNCH_GAPS,

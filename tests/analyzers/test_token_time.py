@@ -17,7 +17,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.units import microseconds
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from spark_prof.mcp_server.report_views import summary as mcp_summary
 from tests.analyzers.planted_steps import Planted, bundle_of
 from tests.rows import each_row

@@ -12,7 +12,7 @@ import pytest
 from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.dashboards.render import RENDERERS
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
 from tests.clock_faults import clock_set

@@ -86,6 +86,16 @@ def test_layers_of_one_kind_give_a_kernel_one_derived_owner() -> None:
     assert compare([k for k in kinds if k not in other], kinds, 2).wrong == ()
 
 
+def test_a_lookup_of_rope_is_no_partner_of_one_in_the_embedding() -> None:
+    """As GLM's drafter, whose rope is eager's fused kernel and compiled a lookup in its table."""
+    eager, graph = steps()
+    lookup = owned("indexSelect", -1, "embedding", "embed_tokens", "weight")
+    rope = owned("indexSelect", -1, "rope", "drafter.self_attn", "weight")
+    found = compare([*eager, lookup], [*graph, replace(rope, reads_weight=False)], 2)
+    assert (found.wrong, found.compared) == ((), 8)
+    assert len(compare([*eager, lookup], [*graph, rope], 2).wrong) == 1
+
+
 def changed(step: int, kernel: int, **fields: object) -> Callable[[Steps], None]:
     def change(both: Steps) -> None:
         both[step][kernel] = replace(both[step][kernel], **fields)  # type: ignore[arg-type]

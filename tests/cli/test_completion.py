@@ -13,8 +13,7 @@ import pytest
 import typer
 
 from spark_prof.cli.app import app
-from spark_prof.cli.completion import Shell, command_words
-from spark_prof.cli.completion_scripts import SCRIPTS
+from spark_prof.cli.completion import SCRIPTS, Shell, command_words
 from tests.command_line import ran
 
 ASKED = """source "$1"; shift

@@ -12,7 +12,7 @@ from spark_prof.analyzers.ceilings.ceiling_rows import Question
 from spark_prof.analyzers.fallbacks.known_issues import every_known_issue
 from spark_prof.analyzers.why import answer_of
 from spark_prof.analyzers.why_sides import WhySide, side_of_checkpoint
-from spark_prof.dashboards.known_issues_report import render_known_issues
+from spark_prof.dashboards.doctor_report import render_known_issues
 from spark_prof.dashboards.section import Layout
 from spark_prof.rules.gpus import Gpu, gpu_called
 from spark_prof.traces.checkpoint import read_checkpoint

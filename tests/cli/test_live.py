@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.cli.live import LiveScreen, live_screen
-from spark_prof.profiler.bottom_lines import BottomLines
+from spark_prof.cli.record import LiveScreen, live_screen
+from spark_prof.profiler.terminal import BottomLines
 from tests.profiler.test_terminal import CTRL_C, ROOT, Shown, check_whole, engine, record
 
 LINE = "print('ENGINE', done, 'SAYS', flush=True)"

@@ -22,7 +22,7 @@ from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import NOTHING
 from spark_prof.arrays import Int64s
 from spark_prof.dashboards.units import microseconds
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from tests.support import ORIGIN
 from tests.world.truth import GAPS, Truth
 from tests.world.world import NAMES, Launch, Step, World

@@ -8,7 +8,6 @@ from functools import cache
 
 from spark_prof.ab.result import AbOutcome
 from spark_prof.analyzers.classify.listing import Classified
-from spark_prof.analyzers.dataset import Dataset
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_work import RecordedRun, UnplacedKernels
 from spark_prof.dashboards.ab_report import render_ab
@@ -20,6 +19,7 @@ from spark_prof.dashboards.kernel_races import render_bench, render_work
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.replacement_kernels import KernelCheckRun, render_checks, render_kernels
 from spark_prof.dashboards.tune_report import render_tune
+from spark_prof.datasets.every_recording import Dataset
 from spark_prof.kernels.bench.request import BenchRequest
 from spark_prof.kernels.bench.results import BenchReport as Bench
 from spark_prof.kernels.bench.shapes import DenseShape, Layer, Piece, Recorded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow
+from spark_prof.analyzers.clients.client_comparison import ClientComparison, ClientRow
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
 from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section

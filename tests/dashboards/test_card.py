@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 import spark_prof
-from spark_prof.dashboards.card import Card, card_of
 from spark_prof.dashboards.render import Layout, card_png, render_report
+from spark_prof.dashboards.render.card_png import Card, card_of
 from spark_prof.dashboards.short_report import short_report
 from spark_prof.errors import CommandError
 from tests.rows import each_row

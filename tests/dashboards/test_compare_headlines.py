@@ -8,7 +8,7 @@ import pytest
 
 from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.comparison import Comparison
-from spark_prof.analyzers.comparing.outcome import outcome_of
+from spark_prof.analyzers.comparing.obstacles import outcome_of
 from spark_prof.dashboards.compare_answer import answer, headline
 from spark_prof.dashboards.compare_report import CompareRun, document, render_comparison
 from spark_prof.dashboards.section import LINES, Layout

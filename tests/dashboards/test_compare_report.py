@@ -26,7 +26,7 @@ from spark_prof.dashboards import chart_compare
 from spark_prof.dashboards.compare_answer import answer
 from spark_prof.dashboards.compare_report import CompareRun, document, render_comparison
 from spark_prof.dashboards.section import Layout
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<script>alert(1)</script>\x1b[31m|`[x](http://x)@you\u202e\n# **b** {{7*7}}"

@@ -14,7 +14,7 @@ from spark_prof.analyzers.context.context_rows import (
     ContextSpeed,
     LayerKindCost,
 )
-from spark_prof.analyzers.findings.context_findings import _slope
+from spark_prof.analyzers.findings.waiting_requests import _slope
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.outline import figures, outline
 from spark_prof.dashboards.sections.context_section import line, sections

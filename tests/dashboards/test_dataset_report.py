@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from spark_prof.analyzers.dataset import Dataset, DatasetRecording, RankFigures, ReadFailure
 from spark_prof.dashboards.dataset_report import document_of, render_dataset
 from spark_prof.dashboards.section import Layout
+from spark_prof.datasets.every_recording import Dataset, DatasetRecording, RankFigures, ReadFailure
 
 FIGURES = RankFigures(
     rank=0, steps=10, decode_steps=8, decode_median_us=1000.0, decode_p99_us=1500.0,

@@ -10,7 +10,7 @@ from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Pack
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 from spark_prof.dashboards.doctor_report import Diagnosis, document_of, render_diagnosis
 from spark_prof.dashboards.section import Layout
-from spark_prof.traces.readers.unknown_lines import UnknownLine
+from spark_prof.traces.readers.log_lines import UnknownLine
 from tests.analyzers.fallbacks.runs import log
 
 AUDIT = audit_of_log(

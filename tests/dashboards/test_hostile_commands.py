@@ -19,11 +19,10 @@ import pytest
 
 import spark_prof
 from spark_prof.ab.result import read_result
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, TypedCommand
 from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.typed_command import TypedCommand
 from spark_prof.cli.main import main
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.render import Layout, draw, render_report
@@ -301,7 +300,7 @@ def test_who_has_just_typed_it_gets_it_whole() -> None:
 
 def test_only_the_door_makes_commands() -> None:
     """Elsewhere a text becomes no command: mypy sees to it, if nobody calls the type."""
-    door = ROOT / "spark_prof/analyzers/typed_command.py"
+    door = ROOT / "spark_prof/analyzers/finding.py"
     made = re.compile(r"\bCommand\((?!\))")
     for path in (ROOT / "spark_prof").rglob("*.py"):
         found = made.search(path.read_text())

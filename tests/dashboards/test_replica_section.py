@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from spark_prof.analyzers.model import ReplicaRow, Report
-from spark_prof.dashboards.sections.replica_section import replicas
+from spark_prof.dashboards.sections.rank_section import replicas
 
 
 def shown(*rows: ReplicaRow) -> list[list[str]]:

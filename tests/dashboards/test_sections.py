@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_prof.analyzers.breakdown import LayerRow
-from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
+from spark_prof.analyzers.counters.counter_batches import (
+    CounterBatch,
+    CounterRow,
+    Counters,
+    WeightRow,
+)
 from spark_prof.dashboards.doctor_report import measured
 from spark_prof.dashboards.sections import counter_section, layer_section
 from spark_prof.traces.measured import DeviceState, MeasuredMachine, Measurement

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import spark_prof
-from spark_prof.analyzers.typed_command import command
+from spark_prof.analyzers.finding import command
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.short_report import abridged, elsewhere, short_report, short_role
 from spark_prof.dashboards.units import microseconds

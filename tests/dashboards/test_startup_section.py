@@ -9,10 +9,16 @@ from pathlib import Path
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.startup.start_account import startup_of
 from spark_prof.analyzers.startup.start_memory import start_memory_of
-from spark_prof.analyzers.startup.start_rows import StageRow, Startup
+from spark_prof.analyzers.startup.start_rows import MemoryAccount, MemoryPart, StageRow, Startup
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
 from spark_prof.dashboards.section import DocumentBounds, Layout
-from spark_prof.dashboards.sections.startup_section import duration, sections, slow_start, stages
+from spark_prof.dashboards.sections.startup_section import (
+    duration,
+    measured,
+    sections,
+    slow_start,
+    stages,
+)
 from spark_prof.traces.readers.engine_log import read_engine_log
 from tests.rows import each_row
 
@@ -92,3 +98,38 @@ def test_durations_are_said_as_people_say_them() -> None:
     assert [duration(seconds) for seconds in (0, 59.6, 293.2, 3600, 7325)] == [
         "0 s", "1 min 0 s", "4 min 53 s", "1 h 0 min", "2 h 2 min",
     ]  # fmt: skip
+
+
+def test_a_marked_start_has_no_lines_and_no_whole_seconds() -> None:
+    drawn = stages(replace(start(62.34, 50), marked=True))
+    assert [column.title for column in drawn.columns] == ["Stage", "Time", "Share"]
+    assert "marked its stages" in drawn.intro[0]
+
+
+def account(of: str, rank: int | None, **more: object) -> MemoryAccount:
+    parts = (
+        MemoryPart("weights", "Weights", 3 << 30, 0.75),
+        MemoryPart("", "", 1 << 30, 0.25),
+    )
+    whole = MemoryAccount(of, rank, parts, 4 << 30, "process", 0.75)
+    return replace(whole, **more)  # type: ignore[arg-type]
+
+
+def test_each_memory_has_its_table_with_what_tells_the_total() -> None:
+    gpu, process, host = measured(
+        [account("gpu", 0, at_end=5 << 30), account("process", 0, source="rss"),
+         account("host", None, source="meminfo", shared=True)]
+    )  # fmt: skip
+    assert [row[:2] for row in gpu.rows] == [
+        ("Weights", "3.00 GiB"), ("Not named", "1.00 GiB"), ("Together", "4.00 GiB"),
+        ("When the recording ended", "5.00 GiB"),
+    ]  # fmt: skip
+    assert "NVML's figure of this process" in gpu.intro[0]
+    assert "/proc: the resident memory" in process.intro[0]
+    assert host.intro[1] == "GPU and host share one memory."
+
+
+def test_two_ranks_stand_in_one_table() -> None:
+    gpu = next(measured([account("gpu", 0), account("gpu", 1)]))
+    assert [row[0] for row in gpu.rows] == ["0", "0", "1", "1", "0", "1"]
+    assert len(gpu.intro) == 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.analyzers.labels import label_kernels
+from spark_prof.analyzers.layer_consistency import label_kernels
 from spark_prof.dashboards.query_result import MOST_LINES, WRITERS
 from spark_prof.datasets.sql_query import query
 from spark_prof.errors import CommandError

@@ -15,7 +15,7 @@ from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.noise import CALL_FLOOR_US, GAP_FLOOR, KERNEL_FLOOR, START
 from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from tests.command_line import parsed
 from tests.docs.pages import ROOT, tables
 from tests.slowed import slowed

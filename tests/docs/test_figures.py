@@ -12,8 +12,7 @@ import pytest
 
 import spark_prof
 from spark_prof import vocabulary
-from spark_prof.analyzers.clients.client_comparison import AGREES
-from spark_prof.analyzers.clients.client_rows import VERDICTS
+from spark_prof.analyzers.clients.client_comparison import AGREES, VERDICTS
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.layer_outliers import threshold
 from spark_prof.dashboards.units import microseconds, share

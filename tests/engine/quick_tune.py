@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 
 from spark_prof.cli.main import main
-from spark_prof.tune import budget, confirmation, tune_engines
+from spark_prof.tune import bench, search, tune_engines
 
-budget.LONGEST_S, confirmation._CONFIRM_S = 3.0, 8.0
+bench.LONGEST_S, search._CONFIRM_S = 3.0, 8.0
 tune_engines._START_SECONDS = 1.5
 tune_engines._LONGEST_HANG_S = tune_engines._SHORTEST_HANG_S = 10.0
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.ab.accuracy_gate import Depth, Position, judge
+from spark_prof.ab.agreement import compare_logits, keep_logits
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.messages import Draft, Drafted, PromptBatch
 from spark_prof.speculate.acceptance import counted_acceptance
@@ -74,8 +76,14 @@ def test_what_is_accepted_is_what_the_texts_say(
     options = SpeculateOptions(tmp_path, (1, 2, 3), (2,), (32,), 10.0, 1.0, at_once=1)
     variant = Variant((0, 1, 2, 3), "with")
     texts: dict[int, list[list[int]]] = {}
+    logits = (tmp_path / "logits", None, prompts)
+    batch = PromptBatch(4, 90, TOKENS)
     with DraftEngines(command, options, time.monotonic() + 800, print) as engines:
+        [plain] = engines.start([PLAIN], with_drafter(command, None))
+        keep_logits(plain.engine, "", batch, *logits)
+        engines.end([plain])
         [live] = engines.start([variant], with_drafter(command, config))
+        _check_gate(compare_logits(live.engine, "", batch, *logits))
         assert live.facts.drafting == "chosen"
         assert live.facts.drafts == MOST
         for drafts in range(MOST + 1):
@@ -90,6 +98,15 @@ def test_what_is_accepted_is_what_the_texts_say(
     # A near tie may be rounded otherwise where several tokens are checked at once.
     same = [texts[0][at] == texts[drafts][at] for at in range(4) for drafts in range(1, MOST + 1)]
     assert sum(same) >= len(same) - 2
+
+
+def _check_gate(positions: tuple[Position, ...]) -> None:
+    """The engine without drafts is forced on the one that drafts, and both compute the same."""
+    assert len({(position.row, position.step) for position in positions}) == 4 * TOKENS
+    assert judge(positions, "kept", depth=Depth(4, routed=True)).passed
+    behind = [position for position in positions if position.behind]
+    assert len(behind) > TOKENS / 4
+    assert judge(behind, "kept", depth=Depth(4, routed=True)).passed
 
 
 def _check(

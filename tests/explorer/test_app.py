@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from spark_prof.dashboards.colors import TEXT
+from spark_prof.dashboards.charts import TEXT
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError
 from spark_prof.explorer import cache

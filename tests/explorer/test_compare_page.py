@@ -11,7 +11,7 @@ from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.dashboards.ab_answer import doubts
 from spark_prof.dashboards.compare_answer import answer
 from spark_prof.dashboards.units import clean
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from spark_prof.datasets.prepared import prepare
 from spark_prof.explorer.state import Sources
 from spark_prof.speculate.speculate_result import to_json as speculate_json

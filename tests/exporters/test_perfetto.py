@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.analyzers.labels import label_kernels
+from spark_prof.analyzers.layer_consistency import label_kernels
 from spark_prof.errors import CommandError
 from spark_prof.exporters.perfetto import write_perfetto
-from spark_prof.exporters.selection import Selection, parse_steps
+from spark_prof.exporters.table_folder import Selection, parse_steps
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES

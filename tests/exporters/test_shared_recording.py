@@ -20,8 +20,7 @@ from spark_prof.dashboards.shared_report import shared_lines
 from spark_prof.datasets.opened import opened
 from spark_prof.exporters.pseudonyms import Pseudonyms
 from spark_prof.exporters.shared_facts import shared_text
-from spark_prof.exporters.shared_recording import share
-from spark_prof.exporters.shared_tables import shared_kernel
+from spark_prof.exporters.shared_recording import share, shared_kernel
 from spark_prof.traces.bundle import Bundle, Meta
 from spark_prof.traces.tables import TABLES
 from tests.exporters.private_shapes import SHAPES, TELLING

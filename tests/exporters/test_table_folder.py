@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.analyzers.labels import LABELS
-from spark_prof.exporters.selection import Selection
-from spark_prof.exporters.table_folder import safe_texts, write_tables
+from spark_prof.analyzers.layer_consistency import LABELS
+from spark_prof.exporters.table_folder import Selection, safe_texts, write_tables
 from spark_prof.traces.bundle import Bundle
 from tests.support import Piece, Recorded, call, eager_decode, kernel, kineto, step
 

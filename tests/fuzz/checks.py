@@ -13,8 +13,7 @@ from typing import Any
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.exporters.perfetto import write_perfetto
-from spark_prof.exporters.selection import Selection
-from spark_prof.exporters.table_folder import write_tables
+from spark_prof.exporters.table_folder import Selection, write_tables
 from spark_prof.traces.bundle import Bundle
 from tests.fuzz.hostile import MARKED_TAG
 

@@ -18,7 +18,7 @@ from spark_prof.dashboards.render.json_report import record_of, write
 from spark_prof.errors import CommandError
 from spark_prof.importers.sources import open_source
 from tests.analyzers.agreeing import contradictions, screen_contradictions
-from tests.importers.test_impossible import GRAPH, START, K, queue, reported, trace
+from tests.importers.test_impossible_times import GRAPH, START, K, queue, reported, trace
 from tests.rows import each_row
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "cases"

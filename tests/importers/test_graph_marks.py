@@ -14,7 +14,7 @@ from spark_prof.errors import CommandError
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.formats import format_of
 from spark_prof.traces.readers.graph_stacks import graph_stacks
-from tests.importers.test_impossible import GRAPH, START, K, trace
+from tests.importers.test_impossible_times import GRAPH, START, K, trace
 from tests.rows import each_row
 
 MARKS = ("model.layers.0.self_attn.qkv_proj", "model.layers.0.mlp", "model.layers.1.mlp", "phase A")

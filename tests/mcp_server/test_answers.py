@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ from spark_prof.mcp_server.bounded_answer import (
 from spark_prof.mcp_server.command_runs import Ended
 from spark_prof.mcp_server.stdio_session import TOOLS
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk, _next
+from spark_prof.speculate.speculate_result import to_json
 from tests.golden.corpus import OPEN, RECORDINGS, reading_once
 from tests.mcp_server.client import DATA, InProcess
 from tests.rows import each_row
+from tests.speculate.sample import DRAFTED
 from tests.support import refusal
 
 BY_NAME = {row.name: row for row in TOOLS}
@@ -172,7 +175,7 @@ def test_what_a_measurement_takes_are_options_of_its_command(tool: str) -> None:
         pytest.skip(f"no command {tool}")
     options = {opt for each in group.commands[tool].params for opt in each.opts}
     special = {"command": "--out", "minutes": "--out", "recording": "--from"}
-    if tool == "tune":
+    if tool in ("tune", "speculate"):
         special["minutes"] = "--minutes"
     taken = BY_NAME[tool].schema["properties"]
     assert {special.get(name, f"--{name.replace('_', '-')}") for name in taken} <= options
@@ -293,6 +296,26 @@ def test_two_folders_are_told_apart(tmp_path: Path) -> None:
     names = [row["recording"] for row in folders.recordings()[0]]
     assert sorted(map(folders.source, names)) == [str(tmp_path / x / "run") for x in "ab"]
     assert os.path.join(str(tmp_path), "b", "run") in names
+
+
+def test_a_result_of_speculate_is_told_and_its_texts_are_no_instruction(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    file = tmp_path / "run" / "result.json"
+    hostile = replace(
+        DRAFTED, model=HOSTILE[:200].replace("\ud800", ""), missing=("\u202erun rm",),
+        config={"method": "\x1b[31mrm", "num_speculative_tokens": 2},
+    )  # fmt: skip
+    for result in (DRAFTED, hostile):
+        file.write_bytes(to_json(result))
+        found = ask(Desk(AllowedFolders.of([tmp_path]), InProcess()), "summary", recording="run")
+        first, second = found["data"]["rows"]
+        assert (first["requests"], first["drafts"], first["rivals"]) == (1, 2, [])
+        assert first["speed"]["low"] > 1
+        assert second["drafts"] == 0
+        assert found["data"]["acceptance"] == [0.8, 0.6, 0.4]
+        assert found["data"]["proofs"][0]["same_texts"] == 15
+        assert found["next"]["arguments"] == {"recording": "run", "part": "bests"}
+        assert "rm" not in json.dumps([found["next"], found.get("left_out")])
 
 
 def test_a_report_is_made_once_while_nothing_changes(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 READS = [
     "recordings", "summary", "findings", "kernels", "layers", "details", "query", "compare", "why",
 ]  # fmt: skip
-STARTS = ["record", "ab", "tune"]
+STARTS = ["record", "ab", "tune", "speculate"]
 AWQ = "code-h100/dense-awq"
 
 
@@ -238,6 +238,8 @@ RUNS: list[tuple[str, dict[str, Any], list[str]]] = [
      ["--b=moe=spark_prof", "--batch-sizes=1,8"]),
     ("tune", {"minutes": 8, "allow_requantize": True, "allow_kv_dtype": False, "context": 9},
      ["--allow-requantize", "--context=9"]),
+    ("speculate", {"minutes": 8, "drafts": "1,2", "acceptance": "0.8,0.6", "contexts": "1k"},
+     ["--drafts=1,2", "--acceptance=0.8,0.6", "--contexts=1k"]),
 ]  # fmt: skip
 
 
@@ -256,7 +258,11 @@ async def test_a_measurement_is_run_and_shown(
         result = await client.call_tool(tool, given, progress_callback=on_progress)
         found = json.loads(result.content[0].text)
         printed = found["data"]["printed"]
-        begins = [tool, f"--out={fake / tool}", *(["--minutes=8"] if tool == "tune" else [])]
+        begins = [
+            tool,
+            f"--out={fake / tool}",
+            *(["--minutes=8"] if "minutes" in arguments else []),
+        ]
         command = [*begins, *words, "--", "vllm", "serve", "--x; rm"]
         assert printed == ([] if tool == "record" else [str(command)])
         assert (fake / tool / "words").read_text() == str(command)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from spark_prof.profiler.bottom_lines import BottomLines
+from spark_prof.profiler.terminal import BottomLines
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler.compose import Service, _configuration, service_of
+from spark_prof.profiler.compose import Service, _configuration, read_run, service_of
 from spark_prof.profiler.container import (
     BUNDLE_TARGET,
     STAGING_TARGET,
@@ -17,8 +17,7 @@ from spark_prof.profiler.container import (
     container_command,
     without_terminal,
 )
-from spark_prof.profiler.container_folder import container_user
-from spark_prof.profiler.run_line import read_run
+from spark_prof.profiler.container_run import container_user
 from tests.rows import each_row
 from tests.support import program, refusal
 

@@ -8,7 +8,7 @@ import pytest
 
 import spark_prof.profiler
 from spark_prof.errors import CommandError
-from spark_prof.profiler import container_folder
+from spark_prof.profiler import container_run
 from spark_prof.profiler.container import (
     BUNDLE_TARGET,
     STAGING_TARGET,
@@ -17,7 +17,7 @@ from spark_prof.profiler.container import (
     stage_package,
     without_terminal,
 )
-from spark_prof.profiler.container_folder import container_user, open_to_container
+from spark_prof.profiler.container_run import container_user, open_to_container
 from tests.rows import each_row
 from tests.support import program, refusal
 
@@ -263,9 +263,9 @@ def test_who_writes_from_a_container(
 ) -> None:
     for name in ("docker", "podman"):
         program(tmp_path / name, ANSWERS)
-    me = container_folder.pwd.getpwuid(os.geteuid()).pw_name
+    me = container_run.pwd.getpwuid(os.geteuid()).pw_name
     (tmp_path / "subuid").write_text(f"dockremap:165536:65536\n{me}:100000:65536\n")
-    monkeypatch.setattr(container_folder, "_SUBUID", tmp_path / "subuid")
+    monkeypatch.setattr(container_run, "_SUBUID", tmp_path / "subuid")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("IMAGE_USER", image)
     monkeypatch.setenv("SECURITY", security)
@@ -301,7 +301,7 @@ def test_only_the_container_s_user_is_let_in(
 def test_an_access_control_list_lets_one_more_user_in(tmp_path: Path) -> None:
     """As the kernel reads it: checked by another user, where this one may become others."""
     try:
-        os.setxattr(tmp_path, "system.posix_acl_access", container_folder._access(12345))
+        os.setxattr(tmp_path, "system.posix_acl_access", container_run._access(12345))
     except OSError:
         pytest.skip("this file system has no access control lists")
     assert tmp_path.stat().st_mode & 0o777 == 0o770  # the middle digit is the list's mask

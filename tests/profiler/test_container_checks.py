@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler import container_checks
+from spark_prof.profiler import container
 from spark_prof.profiler.commands import Command
-from spark_prof.profiler.container_checks import (
+from spark_prof.profiler.compose import RunLine, read_run
+from spark_prof.profiler.container import (
     gpu_to_add,
     missing_gpu,
     refuse_image,
@@ -17,7 +18,6 @@ from spark_prof.profiler.container_checks import (
     why_it_failed,
 )
 from spark_prof.profiler.launcher import _container_note
-from spark_prof.profiler.run_line import RunLine, read_run
 from tests.rows import each_row
 from tests.support import program, refusal
 
@@ -68,9 +68,9 @@ def test_who_is_given_no_gpu(words: str, adds: str) -> None:
 def test_a_host_without_a_driver_has_none_to_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container_checks, "_DRIVER", tmp_path / "absent")
+    monkeypatch.setattr(container, "_DRIVER", tmp_path / "absent")
     assert missing_gpu(line("docker run image")) == ""
-    monkeypatch.setattr(container_checks, "_DRIVER", tmp_path)
+    monkeypatch.setattr(container, "_DRIVER", tmp_path)
     assert missing_gpu(line("docker run image")).endswith("add --gpus all")
     assert missing_gpu(line("docker run --gpus all image")) == ""
 
@@ -128,7 +128,7 @@ def test_options_that_an_image_does_not_take(option: str, says: str) -> None:
 
 
 def test_before_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_checks, "_DRIVER", tmp_path)
+    monkeypatch.setattr(container, "_DRIVER", tmp_path)
 
     def note(words: str) -> str:
         return _container_note(Command(tuple(shlex.split(words)), "container"))

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler import cupti_path
+from spark_prof.profiler import launcher
 from spark_prof.profiler.commands import Command
-from spark_prof.profiler.cupti_path import newest_cupti, with_cupti
-from spark_prof.profiler.launcher import _launch
+from spark_prof.profiler.launcher import _launch, newest_cupti, with_cupti
 from spark_prof.profiler.settings import Settings
 
 
@@ -34,7 +33,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "METADATA").write_text("Name: nvidia-cuda-cupti\nVersion: 13.5.25\n")
     (info / "RECORD").write_text("nvidia/cu13/lib/libcupti.so.13,,\n")
     path = importlib.metadata.PathDistribution(info)
-    monkeypatch.setattr(cupti_path, "distribution", lambda _: path)
+    monkeypatch.setattr(launcher, "distribution", lambda _: path)
     return lib
 
 
@@ -51,7 +50,7 @@ def test_old_and_empty_toolkits_do_not_count(
     def absent(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(cupti_path, "distribution", absent)
+    monkeypatch.setattr(launcher, "distribution", absent)
     toolkit(tmp_path, "cuda-13.0")
     toolkit(tmp_path, "cuda-13.5", library=False)
     toolkit(tmp_path, "cuda-latest")

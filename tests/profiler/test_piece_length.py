@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_prof.profiler.pauses import PauseLog
-from spark_prof.profiler.piece_length import PieceLength
+from spark_prof.profiler.process import PauseLog
+from spark_prof.profiler.window import PieceLength
 from tests.rows import each_row
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from spark_prof.profiler import worker as worker_module
-from spark_prof.profiler.piece_length import PAUSE_SECONDS, PieceLength
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
-from spark_prof.profiler.window import SteadyWindow, Take
+from spark_prof.profiler.window import PAUSE_SECONDS, PieceLength, SteadyWindow, Take
 from spark_prof.profiler.worker import GAVE_WAY, WorkerRecording
 from spark_prof.traces.chunk_files import log_lines
 from spark_prof.traces.chunks import pieces_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from spark_prof.rules.amd_gpus import AMD_GPUS, AmdGpu, amd_gpu
+from spark_prof.rules.gpus import AMD_GPUS, AmdGpu, amd_gpu
 from tests.rows import each_row
 
 

@@ -6,7 +6,7 @@ import re
 
 from spark_prof.profiler.vllm_names import is_supported
 from spark_prof.rules.container_images import IMAGES, vllm_of_image
-from spark_prof.rules.versions import build_of
+from spark_prof.rules.vllm_versions import build_of
 
 
 def test_every_row() -> None:

@@ -11,7 +11,7 @@ from spark_prof.rules.engine_log_lines import LINE_RULES, TOPICS, LineRule
 from spark_prof.rules.issue_lines import ISSUE_LINES
 from spark_prof.rules.known_issue import KINDS, AnyOf, Condition, Issue, Runs
 from spark_prof.rules.known_issues import ISSUES
-from spark_prof.rules.versions import build_of
+from spark_prof.rules.vllm_versions import build_of
 from spark_prof.traces.readers.engine_log import statements_of
 from tests.rows import each_row
 

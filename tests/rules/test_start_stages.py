@@ -38,7 +38,7 @@ def test_the_tables_are_whole() -> None:
     assert len({row.id for row in MILESTONES}) == len(MILESTONES)
     assert set(UP) <= {row.id for row in MILESTONES}
     reached = {name for row in MILESTONES for name in (row.stage, row.opens) if name}
-    assert reached == set(STAGES)
+    assert reached == set(STAGES) - {"recording"}, "a log has no line of that one"
     for advice in START_ADVICE:
         assert advice.stage in STAGES
         assert advice.reason, advice.what

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_prof.rules.versions import VersionWindow, build_of
+from spark_prof.rules.vllm_versions import VersionWindow, build_of
 from tests.rows import each_row
 
 IN_ORDER = (

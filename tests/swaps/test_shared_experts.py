@@ -9,10 +9,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from spark_prof.swaps.build import find_points
+from spark_prof.swaps.build import build_all, find_points
 from spark_prof.swaps.guard import GuardedReplacement
 from spark_prof.swaps.layer_dispatch import swap_experts, swap_linear
-from spark_prof.swaps.swap_settings import SIDES
+from spark_prof.swaps.swap_settings import SIDES, Swap
 from tests.rows import each_row
 from tests.swaps.layers import replacing
 
@@ -75,3 +75,16 @@ def test_both_matrices_run_once_each(inside: bool) -> None:
         beside, routed = runner._apply_quant_method(x, logits, x)
     assert [guarded.calls for guarded in swapped.values()] == [{"b": 1}, {"b": 1}]
     assert (beside.unique().tolist(), routed.unique().tolist()) == ([5.0], [7.0])
+
+
+def test_a_matrix_whose_input_vllm_quantizes_with_the_activation_is_left_alone() -> None:
+    """As vLLM 0.33 does for FP8 and NVFP4 `down_proj`s: compiling the model failed."""
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList([torch.nn.Module()])
+    mlp = model.layers[0].mlp = Mlp()
+    mlp.down_proj._input_quant_key = object()
+    mlp.gate_up_proj._input_quant_key = object()
+    built = build_all(model, {"a": (Swap("mlp", "spark_prof!"),)})
+    why = {one.point.name.rpartition(".")[2]: one.choices["a"].why for one in built}
+    assert "quantizes its input" in str(why["down_proj"])
+    assert "quantizes its input" not in str(why["gate_up_proj"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,16 @@ from spark_prof.errors import CommandError
 from spark_prof.swaps.tap import Tap, checksum_of
 from tests.rows import each_row
 
-from .toy_worker import SecondToyRunner, ToyModel, ToyRunner, ToyWorker, generate
+from .toy_worker import (
+    DraftingRunner,
+    SecondDraftingRunner,
+    SecondToyRunner,
+    ToyModel,
+    ToyRunner,
+    ToyWorker,
+    generate,
+    generate_drafted,
+)
 
 PROMPTS = [[5, 9, 2], [7], [1, 1, 4, 8, 3, 9, 6]]
 TOKENS = 9
@@ -82,6 +92,30 @@ def test_a_text_is_what_both_sides_go_on_with(tmp_path: Path, runner: type[ToyRu
         assert generate(worker, PROMPTS, TOKENS, seed=2, name="b") == following
         found = tap.compared()
         assert all((each["loss_a"] == each["loss_b"]) == alike for each in found)
+
+
+@pytest.mark.parametrize("runner", [DraftingRunner, SecondDraftingRunner])
+@pytest.mark.parametrize("ahead", [False, True])
+@each_row("seed", range(6))
+def test_each_token_has_one_row_however_many_drafts_are_accepted(
+    tmp_path: Path, runner: type[ToyRunner], ahead: bool, seed: int
+) -> None:
+    answers = record(tmp_path / "a")
+    chance = random.Random(seed)
+    guesses = [[t if chance.random() < 0.7 else (t + 1) % 50 for t in row] for row in answers]
+    for model, alike in ((ToyModel(), True), (ToyModel(seed=1), False)):
+        worker, tap = tapped(model, runner)
+        worker.model_runner.vllm_config = SimpleNamespace(speculative_config=object())  # type: ignore[attr-defined]
+        tap.switch("compare", str(tmp_path / "a"), len(PROMPTS))
+        assert generate_drafted(worker, PROMPTS, guesses, seed, ahead=ahead) == answers
+        compared = {(c["row"], c["step"]): c for c in tap.compared()}
+        assert len(compared) == TOKENS * len(PROMPTS)
+        assert all((c["kl_nats"] == 0) == alike for c in compared.values())
+        behind = [c for (row, step), c in compared.items() if c["behind"]]
+        assert behind
+        assert all(
+            answers[c["row"]][c["step"] - 1] == guesses[c["row"]][c["step"] - 1] for c in behind
+        )
 
 
 def test_a_text_that_ends_too_early_ends_the_tap(tmp_path: Path) -> None:
@@ -163,7 +197,6 @@ def test_logits_without_a_row_for_each_request_end_the_tap(tmp_path: Path) -> No
 
 
 REFUSED = {
-    "speculative": ({"speculative_config": object()}, "speculative decoding"),
     "data parallel": (
         {"parallel_config": SimpleNamespace(data_parallel_size=2)},
         "data parallelism",

@@ -86,7 +86,8 @@ READ = (
     (SECOND, "GPUModelRunner", "sample sample_tokens get_model"),
     (SECOND, "ExecuteModelState", "input_batch"),
     ("v1/worker/gpu_input_batch.py", "InputBatch", "req_ids"),
-    ("v1/worker/gpu/input_batch.py", "InputBatch", "req_ids"),
+    ("v1/worker/gpu/input_batch.py", "InputBatch",
+     "req_ids input_ids logits_indices cu_num_logits"),
     (SCHEDULED, "NewRequestData", "req_id prompt_token_ids num_computed_tokens"),
     (SCHEDULED, "CachedRequestData", "req_ids num_computed_tokens is_context_phase"),
     (SCHEDULED, "SchedulerOutput", "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens"

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.datasets.sql_query import query
-from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.shared_recording import share
-from spark_prof.exporters.table_folder import write_tables
+from spark_prof.exporters.table_folder import Selection, write_tables
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import DRAFT_DTYPE, array_name, pieces_folder, write_array

@@ -10,7 +10,7 @@ from typing import Any
 
 import spark_prof
 from spark_prof.analyzers.finding import Action
-from spark_prof.analyzers.findings.beside_swaps import beside_swaps
+from spark_prof.analyzers.findings.next_command import beside_swaps
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.dashboards.render import Layout, render_report

@@ -225,9 +225,6 @@ def test_what_no_side_can_do_is_said_once() -> None:
     assert "up to 16 tokens" in _why(_table(_GPT, sizes=(64,)), "moe=spark_prof")
     assert "moe=spark_prof" in _words(_table(_GPT, sizes=(64, 1)))
     assert "NVIDIA GPU" in _why(_table(_CPU), "moe=spark_prof")
-    drafts = _table(_GPT, """vllm serve m -sc '{"method": "ngram"}'""")
-    assert not drafts.candidates
-    assert [row.source for row in drafts.left_out] == ["speculation"]
     report, facts = _recorded(_GPT)
     without = candidates_of(report, _command(("m",)), replace(facts, flashinfer=""), _NONE)
     assert _why(without, "--moe-backend=flashinfer_cutlass") == "FlashInfer is not installed"
@@ -249,13 +246,16 @@ def test_slots_are_those_that_can_be_swapped() -> None:
 
 def test_models_of_slot_layer_have_a_form() -> None:
     pytest.importorskip("vllm")
-    from vllm.model_executor.models import gpt_oss, qwen3_moe
+    from vllm.model_executor.models import gpt_oss, llama, qwen2, qwen3, qwen3_moe
 
     from spark_prof.rules.tune_candidates import LAYER_MODELS
     from spark_prof.swaps.decoder_layer import FORMS
 
     layers = {"GptOssForCausalLM": gpt_oss.TransformerBlock.__name__,
-        "Qwen3MoeForCausalLM": qwen3_moe.Qwen3MoeDecoderLayer.__name__}  # fmt: skip
+        "Qwen3MoeForCausalLM": qwen3_moe.Qwen3MoeDecoderLayer.__name__,
+        "LlamaForCausalLM": llama.LlamaDecoderLayer.__name__,
+        "Qwen2ForCausalLM": qwen2.Qwen2DecoderLayer.__name__,
+        "Qwen3ForCausalLM": qwen3.Qwen3DecoderLayer.__name__}  # fmt: skip
     assert {layers[name] for name in LAYER_MODELS} == set(FORMS)
 
 

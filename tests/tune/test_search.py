@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.ab_power import NOISES
-from spark_prof.tune.budget import Budget
+from spark_prof.tune.bench import Budget
 from spark_prof.tune.known_gains import TrialEvidence
 from spark_prof.tune.search import Search
-from spark_prof.tune.swap_stages import family
+from spark_prof.tune.stages import family
 from spark_prof.tune.tune_trial import BASE, EngineEndedError, TuneTrial, fits, rivals, sets_of
 from tests.tune.simulated import Simulated, candidate, search
 

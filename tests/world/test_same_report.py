@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from spark_prof.analyzers.ranks.rank_clocks import wanted_shifts
 from spark_prof.datasets.opened import opened
-from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.shared_recording import share
-from spark_prof.exporters.table_folder import write_tables
+from spark_prof.exporters.table_folder import Selection, write_tables
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.merge_ranks import join_bundles, move_clocks, open_parts
 from tests.world.reports import Json, differences, figures, leaves, recorded, report_of

@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
-from spark_prof.analyzers.attribution.ownership import BASIS, PROOFS, Ownership
-from spark_prof.analyzers.classify.classifier import classify, fills, finishes_gemm
-from spark_prof.analyzers.classify.collectives import collective_kind
+from spark_prof.analyzers.attribution.owners import BASIS, PROOFS, Ownership
+from spark_prof.analyzers.classify.classifier import classify, collective_kind, fills, finishes_gemm
 from spark_prof.analyzers.lookup import Integers, NameColumn, combined, copies_in
 from spark_prof.arrays import Flags
 from spark_prof.traces.bundle import Bundle
@@ -53,15 +52,11 @@ def serve(
     if not bare.any():
         return
     at = _launched(bundle, rank, rows, np.isin(step, np.unique(step[bare])))
-    row, stream = at.index.to_numpy(), at["stream"].to_numpy()
+    row = at.index.to_numpy()
     passed = exchanges | copies_in(rows) | NameColumn(rows["name"]).flags(hands_on)
     # In a model's order the next layer's norm begins right behind the last product of one.
     passed |= (ownership.basis == BASIS["order"]) & (ownership.component == CODES["norm"])
-    works, steps = ~passed[row], step[row]
-    by_stream = np.lexsort((stream, steps))
-    near = _latest(works[by_stream], steps[by_stream], stream[by_stream])
-    on_stream, latest = np.full(len(row), -1), _latest(works, steps)
-    on_stream[by_stream] = np.where(near >= 0, by_stream[near], -1)
+    on_stream, latest = _work_before(~passed[row], step[row], at["stream"].to_numpy())
     has_owner = ownership.settled & (ownership.component >= 0)
     places = np.flatnonzero(bare[row] & (latest >= 0))
     mine, last = row[on_stream[places]], row[latest[places]]
@@ -93,6 +88,15 @@ def serve(
     ownership.component[to], role = ownership.component[source], ownership.role[source]
     ownership.role[to] = role if ownership.of_module is None else ownership.of_module[role]
     ownership.basis[to], ownership.settled[to] = basis, True
+
+
+def _work_before(works: Flags, steps: Integers, stream: Integers) -> tuple[Integers, Integers]:
+    """The work that was last launched before each place: on its own stream, and on any."""
+    by_stream = np.lexsort((stream, steps))
+    near = _latest(works[by_stream], steps[by_stream], stream[by_stream])
+    on_stream = np.full(len(works), -1)
+    on_stream[by_stream] = np.where(near >= 0, by_stream[near], -1)
+    return on_stream, _latest(works, steps)
 
 
 def between_layers(

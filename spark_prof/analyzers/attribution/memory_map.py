@@ -74,12 +74,24 @@ class MemoryMap:
         return np.where(inside, near, -1)
 
 
-def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
-    """The map of the `tensors` table, without its segments of the allocator.
+@dataclass(frozen=True)
+class _Tensors:
+    """What the tensors of a map are; arrays have an entry each."""
 
-    These roles come first among those of the map. Of `model.embed_tokens` and `lm_head` at the same
-    1000 bytes one stretch is made: rank MATRIX, tied, without a component.
-    """
+    begin: Integers
+    size: Integers
+    rank: npt.NDArray[np.integer[Any]]
+    layer: Integers
+    component: Integers
+    role: Integers
+    weight: Integers  # number in `weights`, -1 for none
+    weights: tuple[tuple[int, ...], ...]
+    roles: tuple[str, ...]
+    of_module: Integers
+
+
+def _tensors(tensors: pd.DataFrame, roles: Iterable[str]) -> _Tensors:
+    """The tensors of the model in the `tensors` table."""
     sizes, addresses = tensors["bytes"], tensors["address"]
     live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)
     model_tensors = tensors[live & tensors["kind"].astype(str).isin(_KINDS)]
@@ -119,17 +131,31 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     weight_index = np.full(len(model_tensors), -1)
     for index, rows in enumerate(rows_by_range.values()):
         weight_index[rows] = index
+    weights = tuple(tuple(model_tensors.index[rows].tolist()) for rows in rows_by_range.values())
+    return _Tensors(
+        begin, size, rank, layer, component, role, weight_index, weights, tuple(number), of_module
+    )
+
+
+def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
+    """The map of the `tensors` table, without its segments of the allocator.
+
+    These roles come first among those of the map. Of `model.embed_tokens` and `lm_head` at the same
+    1000 bytes one stretch is made: rank MATRIX, tied, without a component.
+    """
+    of = _tensors(tensors, roles)
+    begin, size, component = of.begin, of.size, of.component
     # Each tensor in each stretch that it covers, the most exact one first.
     edges = np.unique(np.concatenate([begin, begin + size]))
     first = np.searchsorted(edges, begin)
     count = np.searchsorted(edges, begin + size) - first
-    tensor = np.repeat(np.arange(len(model_tensors)), count)
+    tensor = np.repeat(np.arange(len(begin)), count)
     stretch = np.arange(len(tensor)) - np.repeat(np.cumsum(count) - count - first, count)
-    key = (component == CODES["attention"], -rank, size, -begin)
+    key = (component == CODES["attention"], -of.rank, size, -begin)
     order = np.lexsort((tensor, *(values[tensor] for values in key), stretch))
     tensor, stretch = tensor[order], stretch[order]
     at = np.flatnonzero(np.diff(stretch, prepend=-1))
-    weights_first = np.lexsort((size[tensor], -begin[tensor], weight_index[tensor] < 0, stretch))
+    weights_first = np.lexsort((size[tensor], -begin[tensor], of.weight[tensor] < 0, stretch))
 
     def over(ufunc: np.ufunc, values: npt.NDArray[Any]) -> Integers:
         """What the function makes of the values of the tensors of each stretch."""
@@ -145,26 +171,28 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     bit = np.array([1 << code if code >= 0 else 0 for code in component.tolist()], np.int64)
     bits = over(np.bitwise_or, bit)
     tied = (bits >> CODES["embedding"] & bits >> CODES["lm_head"] & 1) > 0
-    in_cache = (rank == CACHE).astype(np.int64)
-    layers = common(layer, _OPEN)
+    in_cache = (of.rank == CACHE).astype(np.int64)
+    layers = common(of.layer, _OPEN)
     exact = (layers != _OPEN) & ~tied & (over(np.maximum, in_cache) == 0)
     best, stretch = tensor[at], stretch[at]
-    common_role = np.where(tied, common(role, 0, component == CODES["embedding"]), common(role, 0))
+    common_role = np.where(
+        tied, common(of.role, 0, component == CODES["embedding"]), common(of.role, 0)
+    )
     return MemoryMap(
         begin=edges[stretch],
         end=edges[stretch + 1],
         starts=np.isin(edges[stretch], begin),
         kind=np.append(common(in_cache, -1), -1),
-        rank=np.append(over(np.maximum, rank), 0),
+        rank=np.append(over(np.maximum, of.rank), 0),
         bytes=np.append(over(np.maximum, size), 0),
         component=np.append(np.where(exact, component[best], common(component, -1)), -1),
         components=np.append(bits, 0),
         layer=np.append(np.maximum(layers, -1), -1),
-        role=np.append(np.where(exact, role[best], common_role), 0),
+        role=np.append(np.where(exact, of.role[best], common_role), 0),
         several=np.append(layers <= _SHARED, False),
         tied=np.append(tied, False),
-        weight=np.append(weight_index[tensor[weights_first[at]]], -1),
-        roles=tuple(number),
-        of_module=of_module,
-        weights=tuple(tuple(model_tensors.index[rows].tolist()) for rows in rows_by_range.values()),
+        weight=np.append(of.weight[tensor[weights_first[at]]], -1),
+        roles=of.roles,
+        of_module=of.of_module,
+        weights=of.weights,
     )

@@ -7,6 +7,7 @@ once for each captured node and for each launch outside graphs, and looked up fo
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,14 @@ from spark_prof.analyzers.attribution.dataflow import (
 )
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
-from spark_prof.analyzers.attribution.owners import KnownLaunches, Owners, most_exact, owners_of
-from spark_prof.analyzers.attribution.ownership import BASIS, Ownership
+from spark_prof.analyzers.attribution.owners import (
+    BASIS,
+    KnownLaunches,
+    Owners,
+    Ownership,
+    most_exact,
+    owners_of,
+)
 from spark_prof.analyzers.classify.classifier import classify, fills
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.arrays import Flags
@@ -60,6 +67,59 @@ def own_launches(
     if not arguments_known(bundle, rank):
         return False
     tensors, arguments = bundle.frame("tensors", rank), bundle.frame("arguments", rank)
+    of = _launches(bundle, rank, rows, by_name, arguments)
+    launches, first, launch_rows, own_launch = of.launches, of.first, of.rows, of.launch
+    memory = memory_map(tensors, ownership.roles)
+    owners = owners_of(memory, of.arguments, of.owner, launches)
+    if not owners.rank.any():
+        return False
+    of_launch = _decided(owners, ownership, by_name, first, memory.roles)
+    _hand_over(of_launch, own_launch, ownership, launch_rows)
+    ownership.of_module = memory.of_module
+    # Before data is followed: what a collective serves no address tells, and it hands that on.
+    serve(bundle, rank, rows, ownership, exchanges)
+    served = launch_rows[exchanges[launch_rows]][::-1]
+    _hand_over(ownership, served, of_launch, own_launch[exchanges[launch_rows]][::-1])
+    step = rows["step"].to_numpy()
+    # Data flows through the first step that runs each launch.
+    in_flow = positions(np.unique(step[first]), step[launch_rows]) >= 0
+    in_flow &= step[launch_rows] >= 0
+    links = _links(tensors, of.arguments, of.owner, launches)
+    entries = rows[["start_ns", "step", "correlation", "name"]].iloc[launch_rows[in_flow]]
+    host = bundle.frame("host", rank, ["correlation", "start_ns"])
+    order = launch_order(entries, host, of.captured[launch_rows[in_flow]])
+    order = np.arange(len(entries)) if order is None else order
+    named, launch = by_name[launch_rows[in_flow]][order], own_launch[in_flow][order]
+    _finish_products(launches, launch, of_launch, memory)
+    if drafts is not None and drafts.any():
+        apart = 2 * entries["step"].to_numpy(np.int64) + drafts[launch_rows[in_flow]]
+        entries = entries.assign(step=apart)
+    entries = entries.assign(place=_launched_in(bundle, rank, rows)[launch_rows[in_flow]])
+    _by_flow(entries.iloc[order], named, launches, launch, of_launch, links, memory.of_module)
+    _hand_over(of_launch, own_launch, ownership, launch_rows)
+    of_row = np.full(len(rows), -1)
+    of_row[launch_rows] = own_launch
+    ownership.reads = _weights_read(memory, owners, of_row)
+    return True
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """The launches whose arguments are known, and the rows of which they are."""
+
+    launches: KnownLaunches
+    first: Integers  # of each launch its first row
+    rows: Integers  # the rows that have a launch
+    launch: Integers  # the launch of each of these
+    captured: Integers  # of each row its node as it was captured
+    arguments: pd.DataFrame
+    owner: Integers  # of each argument its launch
+
+
+def _launches(
+    bundle: Bundle, rank: int, rows: pd.DataFrame, by_name: Integers, arguments: pd.DataFrame
+) -> _Launches:
+    """Finds the rows of each launch: by its node, else by its correlation."""
     node = rows["graph_node"].to_numpy()
     captured, outside = nodes_of(bundle, rank, node), node == 0
     key = _keys(captured, np.where(outside, rows["correlation"].to_numpy(), -1))
@@ -82,38 +142,7 @@ def own_launches(
         named=by_name[first],
         names=tuple(names.categories),
     )
-    memory = memory_map(tensors, ownership.roles)
-    owners = owners_of(memory, arguments, owner, launches)
-    if not owners.rank.any():
-        return False
-    of_launch = _decided(owners, ownership, by_name, first, memory.roles)
-    _hand_over(of_launch, own_launch, ownership, launch_rows)
-    ownership.of_module = memory.of_module
-    # Before data is followed: what a collective serves no address tells, and it hands that on.
-    serve(bundle, rank, rows, ownership, exchanges)
-    served = launch_rows[exchanges[launch_rows]][::-1]
-    _hand_over(ownership, served, of_launch, own_launch[exchanges[launch_rows]][::-1])
-    step = rows["step"].to_numpy()
-    # Data flows through the first step that runs each launch.
-    in_flow = positions(np.unique(step[first]), step[launch_rows]) >= 0
-    in_flow &= step[launch_rows] >= 0
-    links = _links(tensors, arguments, owner, launches)
-    entries = rows[["start_ns", "step", "correlation", "name"]].iloc[launch_rows[in_flow]]
-    host = bundle.frame("host", rank, ["correlation", "start_ns"])
-    order = launch_order(entries, host, captured[launch_rows[in_flow]])
-    order = np.arange(len(entries)) if order is None else order
-    named, launch = by_name[launch_rows[in_flow]][order], own_launch[in_flow][order]
-    _finish_products(launches, launch, of_launch, memory)
-    if drafts is not None and drafts.any():
-        apart = 2 * entries["step"].to_numpy(np.int64) + drafts[launch_rows[in_flow]]
-        entries = entries.assign(step=apart)
-    entries = entries.assign(place=_launched_in(bundle, rank, rows)[launch_rows[in_flow]])
-    _by_flow(entries.iloc[order], named, launches, launch, of_launch, links, memory.of_module)
-    _hand_over(of_launch, own_launch, ownership, launch_rows)
-    of_row = np.full(len(rows), -1)
-    of_row[launch_rows] = own_launch
-    ownership.reads = _weights_read(memory, owners, of_row)
-    return True
+    return _Launches(launches, first, launch_rows, own_launch, captured, arguments, owner)
 
 
 def _hand_over(of: Ownership, source: Integers, to: Ownership, target: Integers) -> None:

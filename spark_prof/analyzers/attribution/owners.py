@@ -51,7 +51,7 @@ from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.lookup import Integers, combined
 from spark_prof.arrays import Flags
-from spark_prof.vocabulary import COMPONENTS
+from spark_prof.vocabulary import BASES, BASIS_CLASSES, COMPONENTS
 
 _POINTER = 8
 _ARRAY = 2  # the argument of PyTorch's elementwise kernels that is the array of pointers
@@ -248,3 +248,28 @@ def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integ
     same = (places["size"] > 1) & (places["min"] == places["max"])
     stale: Integers = places.loc[same & (memory.layer[places["min"]] >= 0), "spot"].to_numpy()
     return stale
+
+
+BASIS = {name: code for code, name in enumerate(BASES)}  # the bases as numbers
+PROOFS = np.array([BASIS[name] for name in BASIS_CLASSES["proven"]])
+"""The bases that prove an owner, as numbers."""
+
+
+@dataclass
+class Ownership:
+    """What is known of kernels or launches so far; arrays have one entry each."""
+
+    component: Integers  # code, -1 for none
+    layer: Integers  # decoder layer, -1 for none
+    role: Integers  # number of the role in `roles`
+    basis: Integers  # number of the basis
+    settled: Flags  # whether component and layer are known, as far as there is a layer
+    roles: tuple[str, ...]  # texts, of which the first is empty
+    # For each role its module's, which has no part of it such as w13 in it; None where they are.
+    of_module: Integers | None = None
+    # For each kernel the role of the norm that a collective makes as well, 0 for none; None where
+    # none does.
+    fused: Integers | None = None
+    # For each kernel the rows of the `tensors` table that hold the weights that it reads, as
+    # tuples, of which the first is empty; None where no arguments tell.
+    reads: pd.Categorical | None = None

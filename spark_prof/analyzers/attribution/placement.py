@@ -29,8 +29,7 @@ from spark_prof.analyzers.attribution.order import (
     products_of,
 )
 from spark_prof.analyzers.attribution.owned_launches import arguments_known, own_launches
-from spark_prof.analyzers.attribution.owners import most_exact
-from spark_prof.analyzers.attribution.ownership import BASIS, Ownership
+from spark_prof.analyzers.attribution.owners import BASIS, Ownership, most_exact
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.graph_use import in_graphs_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, copies_in, positions

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 
+from spark_prof.rules.collectives import KINDS
 from spark_prof.rules.kernel_names import IN_ARGUMENTS, IN_NAME, NAME_LIMIT, RULES, KernelRule
 from spark_prof.rules.number_formats import arithmetic_in, stored_in
 
@@ -298,3 +299,18 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
                 name if not same_count else f"{short}<{arguments}>" if arguments else short
             )
     return short_by_name
+
+
+_COLLECTIVES = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern, _ in KINDS)
+
+
+@lru_cache(maxsize=16384)
+def collective_kind(name: str) -> str | None:
+    """The kind of a collective; "unknown" where the name tells no more, None for anything else.
+
+    collective_kind("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(int)") == "all_reduce"
+    """
+    if classify(name).component != "collective":
+        return None
+    base = split_name(name)[0]
+    return next((kind for kind, pattern in _COLLECTIVES if pattern.search(base)), "unknown")

@@ -73,11 +73,7 @@ def summarize(
         return rows
 
     components = tuple(_gains(ComponentGain, table("component")))
-    by_kernel = table("component", "name").rename(
-        columns={"kernels_a": "calls_a", "kernels_b": "calls_b"}
-    )
-    changed = _gains(KernelGain, by_kernel[by_kernel["component"] != FOR_THE_HOST])
-    kernels = sorted(changed, key=lambda row: (-abs(row.saved_us), row.name, row.component))
+    kernels = _kernel_gains(table("component", "name"))
     a_us, b_us = (untraced.a_us, untraced.b_us) if untraced else (None, None)
     steps = (
         _side_steps(sides[0], sum(row.a_us for row in components), a_us),
@@ -86,11 +82,10 @@ def summarize(
     step = steps[0].corrected_us
     explained = step - steps[1].corrected_us
     gain = untraced.a_us - untraced.b_us if untraced else None
-    checked = untraced is not None and (
-        untraced.host_ahead or not bound or untraced.device_us is not None
-    )
+    checked = untraced and (untraced.host_ahead or not bound or untraced.device_us is not None)
     residual = gain - explained if gain is not None and checked else None
     shared = residual is not None and gain is not None and abs(gain) >= NO_GAIN * step
+    notes = _host_notes(sides, components, untraced) if untraced and bound else ()
     return Attribution(
         batch_size=batch_size,
         a=steps[0],
@@ -101,26 +96,36 @@ def summarize(
         residual_us=residual,
         residual_share=residual / gain if shared and residual is not None and gain else None,
         components=components,
-        layers=tuple(
-            replace(row, layer=None) if row.layer == -1 else row
-            for row in _gains(LayerGain, table("layer", "component"))
-        ),
-        kernels=tuple(kernels),
+        layers=tuple(map(_with_layer, _gains(LayerGain, table("layer", "component")))),
+        kernels=kernels,
         proofs=proofs_of(swaps, table("layer", "component", "name")),
-        moved=tuple(
-            row
-            for row in components
-            if not row.touched
-            and row.component != FOR_THE_HOST
-            and abs(row.saved_us) >= max(_MOVED * step, row.noise_us)
-        ),
+        moved=_moved(components, step),
         # Kernels of untouched components that belong to the usual step of one side alone.
         appeared=tuple(r for r in kernels if not r.touched and r.calls_a == 0 and r.calls_b >= 0.5),
         vanished=tuple(r for r in kernels if not r.touched and r.calls_b == 0 and r.calls_a >= 0.5),
-        notes=(
-            *(_host_notes(sides, components, untraced) if untraced and bound else ()),
-            *_notes(steps, components, untraced),
-        ),
+        notes=(*notes, *_notes(steps, components, untraced)),
+    )
+
+
+def _kernel_gains(table: pd.DataFrame) -> tuple[KernelGain, ...]:
+    """The kernels by what they save, the most first."""
+    calls = table.rename(columns={"kernels_a": "calls_a", "kernels_b": "calls_b"})
+    gains = _gains(KernelGain, calls[calls["component"] != FOR_THE_HOST])
+    return tuple(sorted(gains, key=lambda row: (-abs(row.saved_us), row.name, row.component)))
+
+
+def _with_layer(row: LayerGain) -> LayerGain:
+    return replace(row, layer=None) if row.layer == -1 else row
+
+
+def _moved(components: Sequence[ComponentGain], step_us: float) -> tuple[ComponentGain, ...]:
+    """The components that changed although no swap touches them."""
+    return tuple(
+        row
+        for row in components
+        if not row.touched
+        and row.component != FOR_THE_HOST
+        and abs(row.saved_us) >= max(_MOVED * step_us, row.noise_us)
     )
 
 

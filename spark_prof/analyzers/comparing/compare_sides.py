@@ -15,12 +15,12 @@ from spark_prof.analyzers.comparing.comparison import (
     SetupDifference,
     side_names,
 )
-from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.obstacles import obstacle_of, other_model
 from spark_prof.analyzers.comparing.phases import Sides, compare_phase
+from spark_prof.analyzers.comparing.swapped_steps import stable_name
 from spark_prof.analyzers.findings.rule import runs_eagerly
-from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.analyzers.views.layer_cells import KernelColumns
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.swapped import SWAPS

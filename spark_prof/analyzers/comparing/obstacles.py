@@ -1,4 +1,4 @@
-"""Why steps of two sides are not comparable: other models, other work, too few of them.
+"""Why steps of two sides are not comparable, and what is said of their difference instead.
 
 Models are known by what their configurations hold, and without these by their layers: never by a
 name. A gate and a headline stand on the same obstacles.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from spark_prof.analyzers.comparing.comparison import (
     ComparedRecording,
+    Comparison,
     KernelPart,
     Obstacle,
     PhaseComparison,
+    kernels_of,
+    scaled,
+    summed,
 )
-from spark_prof.analyzers.comparing.kernel_sums import kernels_of, summed
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.step_time import GAPS
@@ -197,3 +201,59 @@ def _contexts(phase: PhaseComparison, eager: tuple[bool, bool]) -> Obstacle | No
 def _as_sure(part: Change, whole: Change) -> bool:
     """Whether the part is sure and in the direction of the whole."""
     return part.sure and (part.us > 0) == (whole.us > 0)
+
+
+Verdict = Literal["slower", "faster", "no difference shown", "not comparable"]
+Basis = Literal["step", "token", "kernels", "kernels by token"]
+
+_AS_MANY = 0.01  # tokens a step that differ by a smaller share are as many
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer of a comparison, of the second side.
+
+    `outcome_of(comparison).verdict` is "slower" where 0 lies below the 95 % interval of `change`.
+    """
+
+    verdict: Verdict
+    phase: str  # whose steps it is about: decode, prefill or unknown
+    basis: Basis  # of what the change is
+    change: Change | None  # None where the sides are not comparable
+    obstacle: Obstacle | None  # why they are not
+
+
+def outcome_of(comparison: Comparison) -> Outcome:
+    """The answer: of decode steps, of others only where those are not comparable."""
+    phase = next((phase for phase in comparison.phases if not phase.obstacle), comparison.phases[0])
+    basis = basis_of(comparison, phase)
+    if phase.obstacle:
+        return Outcome("not comparable", phase.phase, basis, None, phase.obstacle)
+    change = change_of(phase, basis)
+    verdict: Verdict = "no difference shown"
+    if change.sure:
+        verdict = "slower" if change.us > 0 else "faster"
+    return Outcome(verdict, phase.phase, basis, change, None)
+
+
+def basis_of(comparison: Comparison, phase: PhaseComparison) -> Basis:
+    """Of what a change is told: a step, its kernels where both sides ran eagerly, or a token."""
+    if all(comparison.eager):
+        return "kernels by token" if by_token(phase) else "kernels"
+    return "token" if by_token(phase) else "step"
+
+
+def by_token(phase: PhaseComparison) -> bool:
+    """Whether steps of the sides give a sequence other numbers of tokens, as with speculation."""
+    a, b = phase.step_tokens
+    return phase.token is not None and abs(b - a) > _AS_MANY * max(a, b)
+
+
+def change_of(phase: PhaseComparison, basis: Basis) -> Change:
+    """The change that a basis means."""
+    if basis == "kernels":
+        return kernels_of(phase)
+    if basis == "kernels by token":
+        a, b = phase.step_tokens
+        return scaled(kernels_of(phase), 1 / a, 1 / b)
+    return phase.token if basis == "token" and phase.token else phase.like

@@ -18,12 +18,6 @@ from spark_prof.analyzers.comparing.comparison import (
     LayerPart,
     StepPart,
 )
-from spark_prof.analyzers.comparing.kernel_time import (
-    KernelTime,
-    TypicalStep,
-    kernel_time,
-    typical_step,
-)
 from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
     FEWEST_STEPS,
@@ -33,6 +27,12 @@ from spark_prof.analyzers.comparing.noise import (
     Figure,
     change,
     stretch_of,
+)
+from spark_prof.analyzers.comparing.swapped_steps import (
+    KernelTime,
+    TypicalStep,
+    kernel_time,
+    typical_step,
 )
 from spark_prof.analyzers.step_time import GAPS
 from spark_prof.arrays import Floats, Int64s

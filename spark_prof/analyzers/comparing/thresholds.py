@@ -15,12 +15,19 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median_high
 from typing import Literal
 
-from spark_prof.analyzers.comparing.comparison import Comparison, Obstacle, PhaseComparison
-from spark_prof.analyzers.comparing.kernel_sums import combined, kernels_of, point, summed
-from spark_prof.analyzers.comparing.kernel_time import stable_name
+from spark_prof.analyzers.comparing.comparison import (
+    Comparison,
+    Obstacle,
+    PhaseComparison,
+    combined,
+    kernels_of,
+    point,
+    summed,
+)
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.analyzers.comparing.phases import PhaseSteps, matching_steps, token_figure
+from spark_prof.analyzers.comparing.swapped_steps import stable_name
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
 from spark_prof.analyzers.step_time import GAPS
 from spark_prof.arrays import Floats

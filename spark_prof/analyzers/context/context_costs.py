@@ -7,31 +7,120 @@ not, a few tokens too many may count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.context.attention_time import attention_us
+from spark_prof.analyzers.ceilings.ceiling_rows import SequenceState
+from spark_prof.analyzers.ceilings.config import Config, architecture_of, layer_kinds
 from spark_prof.analyzers.context.context_rows import (
     ContextCost,
     ContextMark,
     ContextSpeed,
     LayerKindCost,
 )
-from spark_prof.analyzers.context.layer_groups import (
-    STATES,
-    ContextLayers,
-    layer_groups,
-    read_bytes,
-)
 from spark_prof.analyzers.context.robust_line import FEWEST, Line, robust_line
-from spark_prof.analyzers.roofline.needs import ModelShape, StepLoad, shape_of
+from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
+from spark_prof.analyzers.roofline.needs import ModelShape, StepLoad, attention, shape_of
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.token_time import given_tokens, that_count
 from spark_prof.arrays import Floats
+from spark_prof.rules.components import DRAFTER, part_of
 from spark_prof.traces.bundle import Bundle
+
+READING = ("full", "window", "mla", "sparse")
+"""Kinds of layers with a KV cache."""
+STATES = ("gdn", "mamba")
+"""Kinds of layers that keep a state of one size."""
+
+
+@dataclass(frozen=True)
+class ContextLayers:
+    """The layers of one kind."""
+
+    kind: str  # of READING or STATES
+    layers: tuple[int, ...]
+    window: int = 0  # tokens that one reads at most, 0 for all
+    index: SequenceState | None = None  # what chooses those tokens and is read as a whole
+
+
+def layer_groups(facts: Mapping[str, Any]) -> tuple[ContextLayers, ...]:
+    """The kinds of layers of a recorded model; none where its configuration does not tell.
+
+    One of 24 layers every second of which has a window of 128: full and window, 12 layers each.
+    """
+    read = Config(mapping_in(facts, "model_config"))
+    shape, kinds = shape_of(facts), layer_kinds(read)
+    latent = [state for state in architecture_of(read).states if state.kind == "latent"]
+    layers_by_kind: dict[tuple[str, int], list[int]] = {}
+    for layer, kind in enumerate(kinds):
+        name = _named(kind, read, latent)
+        if name in STATES or (name in READING and shape.kv_elements):
+            layers_by_kind.setdefault((name, shape.window(layer)), []).append(layer)
+    index = latent[1] if len(latent) > 1 else None
+    return tuple(
+        ContextLayers(kind, tuple(layers), window, index if kind == "sparse" else None)
+        for (kind, window), layers in layers_by_kind.items()
+    )
+
+
+def _named(kind: str, read: Config, latent: Sequence[SequenceState]) -> str:
+    if kind in ("full", "window") and latent:
+        return "sparse" if latent[0].window else "mla"
+    if kind == "linear":
+        return "gdn" if read.delta_values else "mamba"
+    return kind
+
+
+def read_bytes(group: ContextLayers, load: StepLoad, shape: ModelShape) -> float:
+    """What all layers of the group read of KV cache and index in such a step, in bytes."""
+    if group.kind in STATES:
+        return 0.0
+    total = sum(attention(layer, load, shape)[0].need.streamed for layer in group.layers)
+    if group.index is not None:
+        whole = replace(shape, windows=(), kv_elements=group.index.elements, kv_bytes=1)
+        total += len(group.layers) * attention(0, load, whole)[0].need.streamed
+    return total
+
+
+_NEARLY_ALL = 0.95  # of attention's time, whose layers must be known
+_STATE = "ssm"
+_PREPARED = "step.prepare"  # attention's metadata, outside of layers, whatever the context is
+
+
+def attention_us(
+    placed: pd.DataFrame,
+    steps: pd.DataFrame,
+    groups: Sequence[ContextLayers],
+    components: Collection[str],
+) -> list[Floats] | None:
+    """The us of each group's layers in each of these steps; None where layers are not known.
+
+    Args:
+        components: of kernels that count, of layers with a KV cache.
+    """
+    component = placed["component"].astype(str).to_numpy()
+    attends, states = np.isin(component, list(components)), component == _STATE
+    step = positions(steps.index.to_numpy(), placed["step"].to_numpy())
+    roles = placed["role"].astype("category")
+    outside = [part_of(str(role)) == DRAFTER or role == _PREPARED for role in roles.cat.categories]
+    relevant = (attends | states) & (step >= 0) & ~copies_in(placed)
+    relevant &= ~np.array([*outside, False])[roles.cat.codes.to_numpy()]
+    layer = placed["layer"].to_numpy(np.int64)
+    us = (placed["end_ns"] - placed["start_ns"]).to_numpy(np.float64) / 1e3
+    in_layers = relevant & (layer >= 0)
+    if not in_layers.any() or us[in_layers].sum() < _NEARLY_ALL * us[relevant].sum():
+        return None
+    sums = []
+    for group in groups:
+        kind = states if group.kind in STATES else attends
+        rows = in_layers & np.isin(layer, group.layers) & kind
+        sums.append(np.bincount(step[rows], us[rows], minlength=len(steps)).astype(np.float64))
+    return sums
+
 
 MARKS = (1024, 8192, 32768, 65536)
 """Lengths of context whose cost is told."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_prof.analyzers.ceilings.schemes import bits_of
-from spark_prof.analyzers.typed_command import NONE, TypedCommand
+from spark_prof.analyzers.finding import NONE, TypedCommand
 from spark_prof.rules.environment import SettingRow
+from spark_prof.traces.readers.engine_log import LoggedLoad
 from spark_prof.traces.readers.log_errors import EngineFailure
-from spark_prof.traces.readers.log_load import LoggedLoad
-from spark_prof.traces.readers.unknown_lines import UnknownLine
+from spark_prof.traces.readers.log_lines import UnknownLine
 
 
 @dataclass(frozen=True)

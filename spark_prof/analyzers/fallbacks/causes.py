@@ -59,7 +59,7 @@ def cause_of(
     """What made the engine leave the checkpoint's scheme; None where it did not."""
     engine = _with_flags(engine, statements)
     weights = group.weights or group.checkpoint_formats[0]
-    families = {source.family for source in group.witnesses}
+    families = {source.family for source in group.sources}
     if "emulation" in families:
         return _of_emulation(group, engine, statements)
     if "unquantized" in families:
@@ -71,7 +71,7 @@ def cause_of(
                 "check with VLLM_LOGGING_LEVEL=DEBUG why vLLM has no method for them",
             )
         return None
-    activations = next((w.activations for w in group.witnesses if w.activations), "")
+    activations = next((w.activations for w in group.sources if w.activations), "")
     if activations != SIXTEEN_BIT or (bits_of(weights) or 16) >= 16:
         return None
     if group.checkpoint_formats[1] == SIXTEEN_BIT:
@@ -181,7 +181,7 @@ def _avoidable(
     if names:
         fix = f"take {', '.join(names)} out of VLLM_DISABLED_KERNELS"
         yield Cause("disabled", f"VLLM_DISABLED_KERNELS={disabled}", fix)
-    a16_first = any(_A16_FIRST in source.kernel for source in group.witnesses)
+    a16_first = any(_A16_FIRST in source.kernel for source in group.sources)
     if a16_first and version_of(engine.vllm) < (0, 30):
         yield Cause(
             "order",

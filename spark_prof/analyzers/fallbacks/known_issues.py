@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.audit_rows import KnownIssue
 from spark_prof.analyzers.fallbacks.issue_evidence import IssueEvidence, whole_number
-from spark_prof.analyzers.typed_command import NONE, command
+from spark_prof.analyzers.finding import NONE, command
 from spark_prof.rules.known_issue import (
     AnyOf,
     AtLeast,

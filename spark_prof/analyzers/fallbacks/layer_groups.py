@@ -36,7 +36,7 @@ class LayerGroup:
     weights: str  # their format in the engine, or where nothing tells in the checkpoint
     checkpoint_formats: Formats  # formats of weights and activations in the checkpoint
     modules: int = 0
-    witnesses: list[EvidenceSource] = field(default_factory=list)  # the engine's first
+    sources: list[EvidenceSource] = field(default_factory=list)  # the engine's first
 
     @property
     def checkpoint(self) -> str:
@@ -46,13 +46,13 @@ class LayerGroup:
     @property
     def formats(self) -> tuple[str, str]:
         """Formats of weights and activations that run, by the best source that has them."""
-        formats = (w.activations for w in self.witnesses if w.activations)
+        formats = (w.activations for w in self.sources if w.activations)
         return self.weights or self.checkpoint_formats[0], next(formats, "")
 
     @property
     def emulated(self) -> bool:
         """Whether a kernel widens the weights and multiplies 16-bit numbers."""
-        return any(w.family == "emulation" for w in self.witnesses)
+        return any(w.family == "emulation" for w in self.sources)
 
     @property
     def executed(self) -> str:
@@ -65,15 +65,15 @@ class LayerGroup:
     @property
     def conflict(self) -> str:
         """Who contradicts whom; empty where they agree."""
-        first = self.witnesses[0] if self.witnesses else None
+        first = self.sources[0] if self.sources else None
         choice = choice_of(first.kernel) if first else None
         if first is None or choice is None:
             return ""
         for who in ("log", "trace"):
-            witnesses = [w for w in self.witnesses[1:] if w.who == who and w.family]
+            sources = [w for w in self.sources[1:] if w.who == who and w.family]
             allowed = {choice.family} if who == "log" else set(choice.traced)
-            if witnesses and allowed and not any(w.family in allowed for w in witnesses):
-                named = " and ".join(dict.fromkeys(f"{w.family} ({w.kernel})" for w in witnesses))
+            if sources and allowed and not any(w.family in allowed for w in sources):
+                named = " and ".join(dict.fromkeys(f"{w.family} ({w.kernel})" for w in sources))
                 return f"the {first.who} says {first.family} ({first.kernel}), the {who} {named}"
         return ""
 
@@ -96,8 +96,8 @@ def groups_of(
         # A log names kinds of layers and formats, not single layers.
         for other in logged:
             if (other.kind, other.weights) == (group.kind, group.weights):
-                group.witnesses += other.witnesses
-        group.witnesses += _of_trace(group.layer, kernels)
+                group.sources += other.sources
+        group.sources += _of_trace(group.layer, kernels)
     return sorted(groups, key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
 
 
@@ -122,12 +122,12 @@ def groups_of_log(
         source = EvidenceSource(
             "log", name, choice.family, _activations(choice.activations, weights)
         )
-        if source not in group.witnesses:
-            group.witnesses.append(source)
+        if source not in group.sources:
+            group.sources.append(source)
     experts = [group for group in groups.values() if group.kind == "moe"]
     # A draft model has experts of its own, and linear layers are of several formats.
     if len(experts) == 1:
-        experts[0].witnesses += _of_trace("experts", kernels)
+        experts[0].sources += _of_trace("experts", kernels)
     return list(groups.values())
 
 

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.finding import Finding, keyed
-from spark_prof.analyzers.typed_command import command
+from spark_prof.analyzers.finding import Finding, command, keyed
 from spark_prof.rules.environment import UNKNOWN, SettingRow, version_of
 
 _FIRST_WITH_FAMILIES = 10  # major compute capability from which code can be built for a family

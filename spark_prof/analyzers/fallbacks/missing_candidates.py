@@ -72,7 +72,7 @@ def _by_variables(
 ) -> Missing | None:
     """A variable of the recorded engine that takes off what would keep the scheme."""
     environment = dict(engine.environment)
-    running = " ".join(witness.kernel for witness in group.witnesses).upper()
+    running = " ".join(source.kernel for source in group.sources).upper()
     weights = group.weights or group.checkpoint_formats[0]
     for stored in _KINDS.get(weights, (weights,)):
         full = order_of(f"--{group.kind}-backend", stored, capability, version)
@@ -136,7 +136,7 @@ def _matters(name: str, full: Order) -> bool:
 
 def _lists(group: LayerGroup, statements: Sequence[Statement]) -> Iterator[tuple[str, ...]]:
     """The lists of candidates that lines about the kernels of these layers have."""
-    kernels = {witness.kernel for witness in group.witnesses if witness.who == "log"}
+    kernels = {source.kernel for source in group.sources if source.who == "log"}
     for line in statements:
         if line.rule.topic == "kernel" and line.layer == group.kind and line.value in kernels:
             for match in _OFFERED.finditer(line.text):

@@ -10,13 +10,58 @@ from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.analyzers.fallbacks.causes import FIRST_WITH, capability_of
+from spark_prof.analyzers.fallbacks.verdict import verdicts_of_audit
 from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
-from spark_prof.analyzers.findings.engine_state import STATE
 from spark_prof.analyzers.findings.rule import FindingRule, Observation, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import starts_early
 from spark_prof.rules.gpus import find_gpu
+
+
+@rule("engine-failed", "fallbacks", "the log: the engine failed")
+def _failed(audit: Audit) -> Iterator[Observation]:
+    failure, cause = audit.failure, audit.failure_cause
+    if failure is None or cause is None or failure.recovered:
+        return
+    how = "died while it served" if failure.serving else "did not start"
+    where = f" in {cause.layers}" if cause.layers else ""
+    reasons = () if cause.tells_reasons else failure.reasons[:3]
+    message = " ".join((f"{failure.error}: {failure.message}".strip(": "), *reasons))
+    frames = tuple(f"In {frame}" for frame in reversed(failure.frames[-4:]))
+    yield Observation(None,
+        f"The engine {how}: {cause.what.rstrip('. ')}{where}. The log: {message[:600]}",
+        cause.fix or "Nothing is known of this error: look at the lines before it.",
+        (f"Line {failure.line} of the log{_by(failure.process)}.", *frames),
+        subject=cause.id,
+    )  # fmt: skip
+
+
+def _by(process: str) -> str:
+    return f", by {process}" if process else ""
+
+
+@rule("kv-cache-full", "steps", "the log: requests wait for a full KV cache")
+def _full(audit: Audit) -> Iterator[Observation]:
+    load = audit.load
+    if load is None or not any(v.kind == "kv-full" for v in verdicts_of_audit(audit, ())):
+        return
+    preempted = (
+        f" Running requests were put back, up to {load.preemptions} in ten seconds, and computed "
+        "anew." if load.preemptions else ""
+    )  # fmt: skip
+    waiting = f" and up to {load.waiting} wait" if load.waiting else ""
+    yield Observation(None,
+        f"The KV cache is full: up to {load.running} requests run{waiting}, in "
+        f"{load.full} of {load.lines} status lines that were looked at.{preempted}",
+        "--kv-cache-dtype fp8 halves what a token takes; a higher --gpu-memory-utilization gives "
+        "it more memory, a lower --max-model-len only keeps single requests small.",
+        (f"Usage up to {load.usage:g} %.",),
+    )  # fmt: skip
+
+
+STATE = (_failed, _full)
+
 
 _AVOIDABLE = ("order", "disabled", "install", "refused", "unknown")
 """Causes of a weight-only kernel that something can be done about, but for what forces one."""
@@ -116,7 +161,7 @@ def _conflicts(audit: Audit) -> Iterator[Observation]:
     disputed = [row for row in audit.rows if row.conflict]
     for conflict in audit.conflicts:
         yield Observation(None,
-            f"Witnesses disagree. {conflict}",
+            f"Sources disagree. {conflict}",
             "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
             "models too; make sure that recording and log are of one run.",
             _evidence(disputed) or ("What both say of the engine's configuration was compared.",),

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_prof.analyzers.finding import Action, Finding
-from spark_prof.analyzers.findings.beside_swaps import beside_swaps
-from spark_prof.analyzers.findings.measured_gains import Gain, measured_gain, running_family
-from spark_prof.analyzers.findings.measured_steps import MeasuredStep, measured_step
+from spark_prof.analyzers.finding import (
+    NONE,
+    Action,
+    Finding,
+    TypedCommand,
+    command,
+    recorded,
+    source_word,
+    then,
+)
+from spark_prof.analyzers.findings.measured_gains import (
+    Gain,
+    MeasuredStep,
+    measured_gain,
+    measured_step,
+    running_family,
+)
 from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
 from spark_prof.analyzers.findings.rule import PASSES, runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report
@@ -23,14 +36,6 @@ from spark_prof.analyzers.recorded_command import (
     starting_words,
 )
 from spark_prof.analyzers.swapped_run import runs_already
-from spark_prof.analyzers.typed_command import (
-    NONE,
-    TypedCommand,
-    command,
-    recorded,
-    source_word,
-    then,
-)
 from spark_prof.rules.finding_actions import (
     EXPORTED,
     OF_SMALL_KERNELS,
@@ -42,6 +47,58 @@ from spark_prof.rules.finding_actions import (
     TRIALS,
     When,
 )
+from spark_prof.traces.swapped import SwappedSlot
+
+_TYPED = ("spark_prof", "mxfp4", "fp8")
+"""Kernels that are this package's own: another is a file's, which nobody types for a recording."""
+_INSIDE_LAYER = ("qkv", "moe", "router", "norm")
+_STOCK = "stock"
+
+
+def beside_swaps(action: Action, swaps: Sequence[SwappedSlot]) -> Action | None:
+    """The A/B of the engine as it ran; None where it would try what runs, or cannot be typed.
+
+    beside_swaps(Action("ab", ("--b", "moe=spark_prof")), [SwappedSlot("o", "mxfp4", 24)]).options
+        == ("--a", "o=mxfp4", "--b", "o=mxfp4,moe=spark_prof")
+    """
+    if action.verb != "ab" or not swaps:
+        return action
+    if any(swap.kernel not in _TYPED for swap in swaps):
+        return None
+    running = {swap.slot: swap.kernel for swap in swaps}
+    sides = _sides(action.options)
+    a, b = (_side(running, sides.get(name, _STOCK)) for name in ("--a", "--b"))
+    if a == b:
+        return None
+    return replace(action, options=("--a", a, "--b", b))
+
+
+def _sides(options: Sequence[str]) -> Mapping[str, str]:
+    """The text of each side: `--b x`, `--b=x`."""
+    sides: dict[str, str] = {}
+    words = iter(options)
+    for word in words:
+        name, equals, value = word.partition("=")
+        sides[name] = value if equals else next(words, "")
+    return sides
+
+
+def _side(running: Mapping[str, str], text: str) -> str:
+    """What runs, and what a side tries beside it; a slot that runs another kernel keeps that."""
+    new: dict[str, str] = {}
+    options: list[str] = []
+    for word in text.split():
+        swaps = [part.partition("=") for part in word.split(",")]
+        if not word.startswith("-") and all(equals for _, equals, _ in swaps):
+            new |= {slot: kernel for slot, _, kernel in swaps}
+        elif word != _STOCK:
+            options.append(word)
+    if "layer" in running:
+        new = {slot: kernel for slot, kernel in new.items() if slot not in _INSIDE_LAYER}
+    staying = {s: k for s, k in running.items() if "layer" not in new or s not in _INSIDE_LAYER}
+    both = {**new, **staying} if "layer" in new else {**staying, **new, **staying}
+    return " ".join([",".join(f"{slot}={kernel}" for slot, kernel in both.items()), *options])
+
 
 _ROUNDS = " It rounds weights to 4 bits: compare answers."
 

@@ -9,7 +9,8 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import kernels_in_order
 from spark_prof.analyzers.instants import with_own_starts
-from spark_prof.analyzers.model import RankRow
+from spark_prof.analyzers.model import RankRow, ReplicaRow
+from spark_prof.analyzers.rank_layout import layout_of
 from spark_prof.analyzers.recorded_run import NOTHING, steps_by
 from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.analyzers.windows import timed_windows
@@ -37,3 +38,35 @@ def rank_row(
     step_us, kernels_us, gap_us = map(float, steps[["step_us", "kernels_us", "gap_us"]].sum())
     count = len(steps) if steps_by(bundle, rank) != NOTHING else 0
     return RankRow(rank, count, step_us, kernels_us, gap_us, **share)
+
+
+_COUNTS = ("prefill_tokens", "decode_tokens", "decode_requests")
+
+
+def replica_load(bundle: Bundle) -> tuple[ReplicaRow, ...]:
+    """A row a replica, as its lowest recorded rank saw it; none where the run has but one."""
+    layout = layout_of(bundle)
+    ranks: dict[int, list[int]] = {}
+    for team in layout.teams:
+        ranks.setdefault(team.replica, []).extend(team.ranks)
+    if len(ranks) < 2:
+        return ()
+    return tuple(_row(bundle, replica, min(members)) for replica, members in sorted(ranks.items()))
+
+
+def _row(bundle: Bundle, replica: int, rank: int) -> ReplicaRow:
+    steps = bundle.frame("steps", rank, ["phase", "start_ns", "end_ns", *_COUNTS])
+    decoding = steps["decode_requests"] > 0
+    output = None
+    if f"engine-rank{replica}.parquet" in bundle.meta.tables:
+        output = int(bundle.frame("engine", replica, ["output_tokens"])["output_tokens"].sum())
+    requests = steps["decode_requests"][decoding]
+    return ReplicaRow(
+        replica=replica,
+        rank=rank,
+        steps=len(steps),
+        prompt_tokens=int(steps["prefill_tokens"].sum()),
+        output_tokens=output,
+        batch=float(requests.mean()) if len(requests) else None,
+        busy_us=float((steps["end_ns"] - steps["start_ns"]).sum()) / 1e3,
+    )

@@ -25,8 +25,12 @@ from spark_prof.analyzers.model import (
     SlowStep,
 )
 from spark_prof.analyzers.rank_layout import RankLayout, layout_of
-from spark_prof.analyzers.ranks.align_ranks import Teamwork, teamwork_of
-from spark_prof.analyzers.ranks.collective_calls import collective_calls, collective_kind
+from spark_prof.analyzers.ranks.align_ranks import (
+    Teamwork,
+    collective_calls,
+    collective_kind,
+    teamwork_of,
+)
 from spark_prof.analyzers.ranks.lateness import lateness_of, usual_steps
 from spark_prof.analyzers.ranks.rank_clocks import TIMER_NS, Offset, RankClock, clocks_of
 from spark_prof.traces.bundle import Bundle

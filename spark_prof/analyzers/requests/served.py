@@ -10,19 +10,17 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.requests.request_rows import (
-    PARTS,
-    FirstTokenPart,
-    LimitRow,
-    Percentiles,
-    RequestSummary,
-)
 from spark_prof.analyzers.requests.request_times import (
     ABORTED,
     CUT,
     FAILED,
+    PARTS,
     TOKENLESS,
     WHOLE,
+    FirstTokenPart,
+    LimitRow,
+    Percentiles,
+    RequestSummary,
     request_times,
     schedulers_of,
     token_gaps,

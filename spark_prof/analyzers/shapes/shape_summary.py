@@ -22,7 +22,7 @@ import pandas as pd
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import expected_experts
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
 from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, Occupancy, ShapeRow, Shapes, Tile

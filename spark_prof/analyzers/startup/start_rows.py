@@ -31,6 +31,7 @@ class Startup:
     ranks: int  # processes that wrote the same lines: the slowest counts
     advice: tuple[StartAdvice, ...] = ()  # on the longest stage, where something helps for certain
     notes: tuple[str, ...] = ()  # what could not be told, and which of several is told
+    marked: bool = False  # whether a recording marked it, to the microsecond, and no log tells it
 
     @property
     def longest(self) -> StageRow | None:
@@ -62,3 +63,30 @@ class StartMemory:
     named_share: float | None  # of the budget
     with_drafter: bool  # whether the weights are those of a drafter, too
     ranks: int  # processes that tell it: the one with the most weights counts
+
+
+@dataclass(frozen=True)
+class MemoryPart:
+    """One part of the memory that was measured."""
+
+    id: str  # of `rules.start_memory.HELD_PARTS`, a process's name, or empty for what has no name
+    what: str
+    bytes: int
+    share: float | None  # of the account's total
+
+
+@dataclass(frozen=True)
+class MemoryAccount:
+    """What takes one memory when a recording begins: parts that add up to a measured total."""
+
+    of: str  # "gpu" of a rank, "process" of a rank's host memory, or "host" for the whole machine
+    rank: int | None  # None for the machine
+    parts: tuple[MemoryPart, ...]  # the largest names first; what has no name stands last
+    total: int  # bytes
+    source: str  # of `rules.start_memory.TOLD_BY`: who tells the total
+    named_share: float | None  # of the total; None where that is 0
+    capacity: int | None = None  # bytes of the GPU or the host; None where nothing tells
+    free: int | None = None  # of the capacity
+    peak: int | None = None  # the most of it so far: of torch's allocator, or of the process
+    at_end: int | None = None  # the same total when the recording ended
+    shared: bool = False  # whether GPU and host share the memory

@@ -18,8 +18,7 @@ from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS
 from spark_prof.analyzers.step_time import StepKind
-from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.analyzers.views.layer_cells import call_times
+from spark_prof.analyzers.views.layer_cells import KernelColumns, call_times
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 

@@ -22,8 +22,7 @@ import pandas as pd
 
 from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.t_distribution import student_quantile
-from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
+from spark_prof.analyzers.views.layer_cells import KernelColumns, StepCells, of_steps
 from spark_prof.arrays import Flags, Floats
 from spark_prof.vocabulary import COMPONENTS
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import kernel_id
-from spark_prof.analyzers.clients.client_rows import ClientComparison, beside_clients
+from spark_prof.analyzers.clients.client_comparison import ClientComparison, beside_clients
 from spark_prof.analyzers.comparing.comparison import KernelPart
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.context.context_rows import ContextSpeed, LayerKindCost
-from spark_prof.analyzers.counters.counter_rows import WeightRow
+from spark_prof.analyzers.counters.counter_batches import WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import LayerKernel
-from spark_prof.analyzers.prefill.prefill_rows import PromptAttention, PromptProduct
+from spark_prof.analyzers.prefill_costs import PromptAttention, PromptProduct
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.speculation.speculation_rows import (
@@ -51,7 +51,7 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     LayerKindCost: ("of_bound",),
     PromptAttention: ("of_peak",),
     PromptProduct: ("rate", "of_peak"),
-    RooflinePhase: ("of_floor",),
+    RooflinePhase: ("of_floor", "bound_us", "of_bound", "nodes_of_distance"),
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
     Speculation: ("proposed_each", "accepted_each"),
@@ -69,7 +69,7 @@ _KEYS = (
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
     "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
     "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
-    "graphs", "speculation", "context", "prefill", "host", "known_issues",
+    "graphs", "speculation", "context", "prefill", "startup", "memory", "host", "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and five that are made here."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from io import StringIO
 
 from rich import box
@@ -11,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_prof.dashboards.section import Cell, Column, Document, Section
-from spark_prof.dashboards.units import shorten
+from spark_prof.dashboards.section import COLUMNS, LINES, Cell, Column, Document, Section
+from spark_prof.dashboards.units import count, shorten
 
 _BAR_WIDTH = 12
 _GAP = 2
@@ -169,3 +171,35 @@ def _name_width(section: Section, width: int) -> int:
         0 if name else size for name, size in zip(named, _widths(section), strict=True)
     )
     return max((width - fixed_width - _GAP * len(named)) // max(sum(named), 1), 12)
+
+
+def height(document: Document, width: int = COLUMNS) -> int:
+    """How many lines a document takes, with one for what follows it."""
+    return len(draw(document, width).splitlines()) + 1
+
+
+def fitting(documents: Iterable[Document], width: int = COLUMNS) -> Document:
+    """The first of several documents that fits on one screen, else the last one.
+
+        fitting(short(rows) for rows in (12, 8, 4))
+
+    Args:
+        width: columns of the page: a wide one shows more columns, which may take more lines.
+    """
+    candidates = iter(documents)
+    candidate = next(candidates)
+    while (
+        max(height(candidate, columns) for columns in {COLUMNS, width}) > LINES
+        and (shorter := next(candidates, None)) is not None
+    ):
+        candidate = shorter
+    return candidate
+
+
+def first_rows(section: Section, most: int, what: str = "more") -> Section:
+    """The first rows of a section, and how many more there are."""
+    left = len(section.rows) - most
+    if left <= 0:
+        return section
+    intro = (*section.intro, f"And {count(left)} {what}: --all.")
+    return replace(section, rows=section.rows[:most], intro=intro)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.analyzers.clients.client_rows import ClientComparison, ClientRow
+from spark_prof.analyzers.clients.client_comparison import ClientComparison, ClientRow
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, add_bars, label, new_figure, set_time_axes
-from spark_prof.dashboards.colors import NEUTRAL, SHADES
+from spark_prof.dashboards.charts import (
+    NEUTRAL,
+    SHADES,
+    Plot,
+    add_bars,
+    label,
+    new_figure,
+    set_time_axes,
+)
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.units import counted, difference, figure, shorten
 

@@ -9,8 +9,7 @@ from spark_prof.analyzers.context.context_rows import ContextCost, ContextSpeed,
 from spark_prof.analyzers.context.robust_line import FEWEST
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, label, new_figure
-from spark_prof.dashboards.colors import COLORS, NEUTRAL
+from spark_prof.dashboards.charts import COLORS, NEUTRAL, Plot, label, new_figure
 from spark_prof.dashboards.section import Column, Section, listed, table
 from spark_prof.dashboards.units import (
     MISSING,

@@ -14,6 +14,9 @@ from spark_prof.analyzers.conversions.conversion_rows import (
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
+    COLORS,
+    NEUTRAL,
+    SHADES,
     Plot,
     add_bars,
     label,
@@ -22,7 +25,6 @@ from spark_prof.dashboards.charts import (
     set_time_axes,
     time_ticks,
 )
-from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import MISSING, counted, figure, microseconds, share
 from spark_prof.vocabulary import CONVERSIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters
+from spark_prof.analyzers.counters.counter_batches import CounterBatch, Counters
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.dashboards import cells

@@ -9,8 +9,7 @@ from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.dashboards import about_cells, cells
-from spark_prof.dashboards.charts import Plot, new_figure
-from spark_prof.dashboards.colors import LINES, SHADES, TEXT
+from spark_prof.dashboards.charts import LINES, SHADES, TEXT, Plot, new_figure
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import (

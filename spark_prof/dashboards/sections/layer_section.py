@@ -182,23 +182,27 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         )
     if outside := sum(table.get(None, {}).values()):
         intro.append(f"Without a layer: {outside / divisor:,.{digits}f} {unit}.")
-    elsewhere: dict[str, float] = defaultdict(float)
+    return Section("layers", "Layers", columns, rows, (*intro, *_elsewhere(report)))
+
+
+def _elsewhere(report: Report) -> Iterator[str]:
+    """What the table of layers does not hold."""
+    part_us: dict[str, float] = defaultdict(float)
     for row in report.layers:
-        elsewhere[row.part] += row.us
-    part_times = [f"{part} {microseconds(us)}" for part, us in sorted(elsewhere.items()) if part]
+        part_us[row.part] += row.us
+    part_times = [f"{part} {microseconds(us)}" for part, us in sorted(part_us.items()) if part]
     if part_times:
-        intro.append(f"Other parts of the model, over all steps: {', '.join(part_times)}.")
+        yield f"Other parts of the model, over all steps: {', '.join(part_times)}."
     if failed := report.failed("layers-"):
-        intro += failed
+        yield from failed
     elif max(report.coverage.placed, _in_layers(report)) < _FEW_PLACED:
         why = ""
         if report.run.mode.graphs:
             why = ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps "
             why += "that ran without a graph"
-        intro.append(f"Only {share(report.coverage.placed)} of the time has a place here{why}.")
+        yield f"Only {share(report.coverage.placed)} of the time has a place here{why}."
     if report.coverage.guessed:
-        intro.append(f"The place of {share(report.coverage.guessed)} of the time is a guess.")
-    return Section("layers", "Layers", columns, rows, tuple(intro))
+        yield f"The place of {share(report.coverage.guessed)} of the time is a guess."
 
 
 def furthest(report: Report) -> tuple[int, float, float] | None:

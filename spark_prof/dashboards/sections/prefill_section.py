@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spark_prof.analyzers.context.robust_line import FEWEST
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.prefill.prefill_rows import ChunkCost, Prefill, PromptAttention
+from spark_prof.analyzers.prefill_costs import ChunkCost, Prefill, PromptAttention
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.units import count, counted, figure, microseconds, operations, share

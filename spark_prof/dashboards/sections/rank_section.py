@@ -11,8 +11,17 @@ import numpy as np
 from spark_prof.analyzers.model import ClockRow, CollectiveRow, RankRow, Report
 from spark_prof.analyzers.views.step_series import HeldUp, held_up
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, add_bars, add_map, label, new_figure, set_time_axes
-from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
+from spark_prof.dashboards.charts import (
+    COLORS,
+    NEUTRAL,
+    SHADES,
+    Plot,
+    add_bars,
+    add_map,
+    label,
+    new_figure,
+    set_time_axes,
+)
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections import run_section
 from spark_prof.dashboards.units import (
@@ -270,3 +279,27 @@ def _add_marks(drawn: Plot, waits: HeldUp, names: list[str], columns: list[str])
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
     )
+
+
+def replicas(report: Report) -> Section:
+    """What each replica had to do; one that has much less was given fewer requests."""
+    tokens = sum(row.output_tokens or 0 for row in report.replicas)
+    columns = (
+        cells.Text("Replica", lambda row: figure(row.replica, "d")),
+        cells.Text("Rank", lambda row: figure(row.rank, "d")),
+        cells.Count("Steps", "steps"),
+        cells.Time("In steps", "busy_us"),
+        cells.Count("Prompt tokens", "prompt_tokens"),
+        cells.Count("Output tokens", "output_tokens"),
+        cells.Share("Of the output", lambda row: _share(row.output_tokens, tokens)),
+        cells.Text("Requests that decode", lambda row: figure(row.batch, ".1f")),
+    )
+    intro = (
+        "Each replica gets requests of its own. Requests that decode: mean over the steps in "
+        "which any does.",
+    )
+    return table("replicas", "Load of the replicas", report.replicas, columns, intro)
+
+
+def _share(output: int | None, whole: int) -> float | None:
+    return output / whole if whole and output is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.requests.request_rows import FirstTokenPart, Percentiles, RequestSummary
+from spark_prof.analyzers.requests.request_times import FirstTokenPart, Percentiles, RequestSummary
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import count, counted, figure, microseconds, share

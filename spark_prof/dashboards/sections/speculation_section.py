@@ -8,7 +8,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.speculation.speculation_rows import DraftCost, DraftGroup, Speculation
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, listed, table
-from spark_prof.dashboards.sections.token_time_section import at_batch
+from spark_prof.dashboards.sections.token_section import at_batch
 from spark_prof.dashboards.units import between, count, counted, microseconds, share, shorten
 
 _UNKNOWN = {

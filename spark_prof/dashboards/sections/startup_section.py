@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from spark_prof.analyzers.startup.start_rows import StageRow, StartMemory, Startup
+from spark_prof.analyzers.startup.start_rows import (
+    MemoryAccount,
+    StageRow,
+    StartMemory,
+    Startup,
+)
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.section import Cell, Section, listed, table
-from spark_prof.dashboards.units import WrittenFigure, figure, share
-from spark_prof.rules.start_memory import MEMORY_TOTALS
+from spark_prof.dashboards.section import Cell, Column, Section, listed, table
+from spark_prof.dashboards.units import WrittenFigure, figure, share, size
+from spark_prof.rules.start_memory import MEMORY_TOTALS, TOLD_BY
 from spark_prof.rules.start_stages import STAGES
 
 SLOW_S = 60.0
@@ -17,7 +23,15 @@ _MOST_OF_IT = 0.5
 _LONGEST = 600
 _TITLE = "Stages of the start"
 _NOT_NAMED = "Not named"
-_EXACT = "Stages lie between lines of the log, whose times are whole seconds, and add up to {}."
+_OF_LOG = "Stages lie between lines of the log, whose times are whole seconds, and add up to {}."
+_MARKED = (
+    "Each process of the engine marked its stages; from the first one's start they add up to {}."
+)
+_ACCOUNTS = (
+    ("gpu", "memory-gpu", "GPU memory"),
+    ("process", "memory-process", "Host memory of the workers"),
+    ("host", "memory-host", "The host's memory"),
+)
 
 
 def sections(startup: Startup | None, memory: StartMemory | None) -> Iterator[Section]:
@@ -48,16 +62,18 @@ def slow_start(startup: Startup) -> str:
 
 def stages(startup: Startup) -> Section:
     """Lists what the engine did in its start, in order, and how long."""
-    columns = (
+    columns: tuple[Column, ...] = (
         cells.Text("Stage", _stage),
         cells.Formatted("Time", lambda row: _seconds(row.seconds)),
         cells.Share("Share", "share"),
-        cells.Count("Line", "line"),
     )
     if not startup.stages:
         return listed("startup", _TITLE, startup.notes, _LONGEST)
-    below: tuple[Cell, ...] = ("Together", _seconds(startup.seconds), "", "")
-    intro = [_EXACT.format(duration(startup.seconds)), *startup.notes]
+    below: tuple[Cell, ...] = ("Together", _seconds(startup.seconds), "")
+    if not startup.marked:
+        columns, below = (*columns, cells.Count("Line", "line")), (*below, "")
+    exact = _MARKED if startup.marked else _OF_LOG
+    intro = [exact.format(duration(startup.seconds)), *startup.notes]
     if not startup.complete:
         stage = STAGES.get(startup.last_stage, "")
         where = f", in: {stage}" if stage else ""
@@ -88,6 +104,55 @@ def parts(memory: StartMemory) -> Section:
         intro.append(f"Of {memory.ranks:,} ranks this is the one with the most weights.")
     title = "GPU memory after the start"
     return table("memory", title, memory.parts, columns, intro, below)
+
+
+def measured(accounts: Sequence[MemoryAccount]) -> Iterator[Section]:
+    """Lists what takes the memory of each rank's GPU and process, and of the host."""
+    for of, name, title in _ACCOUNTS:
+        rows = [
+            _HeldRow(account.rank, part.what or _NOT_NAMED, part.bytes, part.share)
+            for account in accounts
+            if account.of == of
+            for part in account.parts
+        ]
+        chosen = [account for account in accounts if account.of == of]
+        columns: tuple[Column, ...] = (
+            cells.Text("Part", "what"),
+            cells.Bytes("Memory", "bytes"),
+            cells.Share("Share", "share"),
+        )
+        if len(chosen) > 1:
+            columns = (cells.Count("Rank", "rank"), *columns)
+        intro = list(dict.fromkeys(_told_by(account) for account in chosen))
+        if any(account.shared for account in chosen):
+            intro.append("GPU and host share one memory.")
+        below = [line for account in chosen for line in _totals(account, len(columns))]
+        yield table(name, title, rows, columns, intro, below)
+
+
+@dataclass(frozen=True)
+class _HeldRow:
+    rank: int | None
+    what: str
+    bytes: int
+    share: float | None
+
+
+def _told_by(account: MemoryAccount) -> str:
+    return f"When the recording began; the total is from {TOLD_BY[account.source]}."
+
+
+def _totals(account: MemoryAccount, columns: int) -> Iterator[tuple[Cell, ...]]:
+    rank = () if columns == 3 else (str(account.rank),)
+    for what, amount in (
+        ("Together", account.total),
+        ("The most so far", account.peak),
+        ("When the recording ended", account.at_end),
+        ("Free", account.free),
+        ("The memory", account.capacity),
+    ):
+        if amount is not None:
+            yield (*rank, what, size(amount), "")
 
 
 def duration(seconds: float) -> str:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_prof.analyzers.breakdown import ComponentRow
-from spark_prof.analyzers.first_uses import told_first_uses
+from spark_prof.analyzers.facts import told_first_uses
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.pauses import Pauses
+from spark_prof.analyzers.report_notes import Pauses
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, StepSeries
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, bars, label
-from spark_prof.dashboards.colors import COLORS, NEUTRAL
+from spark_prof.dashboards.charts import COLORS, NEUTRAL, Plot, bars, label
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.sections.token_section import unnamed

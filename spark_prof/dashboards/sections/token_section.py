@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.clients.client_rows import ClientToken, beside_clients
+from collections.abc import Sequence
+
+from spark_prof.analyzers.clients.client_comparison import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import GAPS, HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Cell, Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.sections.token_time_section import at_batch
 from spark_prof.dashboards.units import (
     MISSING,
     between,
@@ -17,9 +19,87 @@ from spark_prof.dashboards.units import (
     difference,
     microseconds,
     nothing_as_missing,
+    rate,
     share,
     shorten,
 )
+
+_MOST_BATCHES = 4
+_LEAST = 0.01  # of a token's time: what steps that read prompts add is told from there on
+_WHOLE = 0.995  # share of the tokens that is as good as all of them
+
+
+def sentence(report: Report, where: str = "") -> str:
+    """How long an output token takes, at which batch size; empty where nothing tells.
+
+    Args:
+        where: words behind the time, such as " on this processor".
+    """
+    headline = report.steps.headline_and_screen
+    if headline is None or not headline.time.token_us:
+        return ""
+    time = headline.time
+    text = f"An output token takes {microseconds(time.token_us)}{_sizes(time, report)}{where}"
+    if time.profiled_us is not None:
+        text += f" (profiled: {microseconds(time.profiled_us)}{_only_profiled(time)})"
+    text += f", {rate(time.tokens_per_s_sequence)} tokens/s a sequence"
+    if time.batch != 1 and time.requests > 1:
+        text += f", {rate(time.tokens_per_s)} together"
+    if time.alone_us is not None and time.token_us - time.alone_us >= _LEAST * time.token_us:
+        text += f"; {microseconds(time.alone_us)} when nothing is read beside it"
+    return f"{text}."
+
+
+def at_batch(report: Report) -> str:
+    """Of which batch size a report's screen is, where several were recorded; else empty."""
+    headline = report.steps.headline_and_screen
+    if headline is None or len(report.steps.batches) < 2:
+        return ""
+    return "" if headline.screen.batch is None else f" at batch {count(headline.screen.batch)}"
+
+
+def by_batch(report: Report, most: int = _MOST_BATCHES) -> Section:
+    """The time of a token at each batch size, those with the most time; empty for a single one."""
+    times = report.steps.batches if len(report.steps.batches) > 1 else ()
+    largest = sorted(times, key=_time, reverse=True)[:most]
+    columns = (
+        cells.Count("Batch", "batch"),
+        cells.Time("A token", "token_us"),
+        cells.Rate("Tokens/s a sequence", "tokens_per_s_sequence"),
+        cells.Rate("Tokens/s together", "tokens_per_s"),
+        cells.Count("Steps", lambda time: time.steps + time.timed_steps),
+    )
+    headline = report.steps.headline_and_screen
+    what = at_batch(report).strip()
+    title = f"By batch size; what follows is {what}" if what else "By batch size"
+    if headline and not what:
+        title = "By batch size; each has few steps, what follows is of all of them"
+    if left := len(times) - len(largest):
+        title += f" ({counted(left, 'more size')} in JSON)"
+    return table("batches", title, sorted(largest, key=lambda t: t.batch or 0), columns)
+
+
+def _time(time: TokenTime) -> float:
+    return time.token_us * (time.steps + time.timed_steps)
+
+
+def _sizes(time: TokenTime, report: Report) -> str:
+    if time.batch is not None:
+        return f" at batch {count(time.batch)}"
+    sizes: Sequence[int] = [
+        batch_time.batch for batch_time in report.steps.batches if batch_time.batch is not None
+    ]
+    if len(sizes) < 2:
+        return ""
+    span = f"{count(min(sizes))} to {count(max(sizes))}"
+    return f" while {span} requests decode ({time.requests:,.1f} on average)"
+
+
+def _only_profiled(time: TokenTime) -> str:
+    if time.timed_share >= _WHOLE:
+        return ""
+    return f"; {100 * (1 - time.timed_share):.0f} % of the tokens are of sizes only profiled"
+
 
 _MOST_SIZES = 5
 _MOST_CLIENTS = 6
@@ -191,7 +271,7 @@ def batch_sizes(report: Report) -> Section:
     times = [{row.name: row.charged_us for row in one.rows} for one in ledgers]
     names = [row.name for row in report.tokens[0].rows] if ledgers else []
     rows = [
-        (_name(name), *(nothing_as_missing(charged.get(name, 0.0)) for charged in times))
+        (_name(name), *(nothing_as_missing(attributed.get(name, 0.0)) for attributed in times))
         for name in names
     ]
     if ledgers:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, add_bars, label, new_figure, set_time_axes
-from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
+from spark_prof.dashboards.charts import (
+    COLORS,
+    LINES,
+    NEUTRAL,
+    TEXT,
+    Plot,
+    add_bars,
+    label,
+    new_figure,
+    set_time_axes,
+)
 from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.sections import token_time_section
+from spark_prof.dashboards.sections import token_section
 from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.sections.token_time_section import at_batch
+from spark_prof.dashboards.sections.token_section import at_batch
 from spark_prof.dashboards.units import clean, counted, microseconds, share
 
 _NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
@@ -18,6 +27,7 @@ _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
 _NAME_WIDTH = 24  # characters of the name of a bar, on a phone too
 _NAMES = {
     "floor": "lower bound",
+    "nodes": "graph nodes",
     "components": "other components",
     "drafter": "the drafter",
     "small": "small kernels",
@@ -29,6 +39,7 @@ _NAMES = {
 }
 _MEANINGS = {
     "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
+    "nodes": "What so many nodes of a CUDA graph cost that do nothing.",
     "components": "Components with less than 1 % each.",
     "drafter": "What makes the drafts; none of it is in a component above.",
     "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
@@ -209,7 +220,7 @@ def _intro(waterfall: Waterfall) -> tuple[str, ...]:
 
 def _speed(report: Report, waterfall: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
-    token = token_time_section.sentence(report, where)
+    token = token_section.sentence(report, where)
     if waterfall.of == "token" and waterfall.us:
         headline = report.steps.headline_and_screen
         if headline is None or headline.time == headline.screen:
@@ -235,7 +246,15 @@ def _distance(report: Report, waterfall: Waterfall) -> str:
     if not waterfall.us:
         return ""
     limit = "the memory allows" if waterfall.phase == "decode" else "the GPU allows"
-    return (
+    nodes = next((part for part in waterfall.parts if part.kind == "nodes"), None)
+    text = (
         f"At best {limit} {microseconds(waterfall.floor_us)}: "
-        f"{share(waterfall.floor_us / waterfall.us)} of the time is that bound."
+        f"{share(waterfall.floor_us / waterfall.us)} of the time is that bound"
+    )
+    if nodes is None:
+        return f"{text}."
+    with_nodes = waterfall.floor_us + nodes.us
+    return (
+        f"{text}, {share(with_nodes / waterfall.us)} with the {microseconds(nodes.us)} that "
+        f"{counted(round(nodes.calls), 'node')} of a CUDA graph cost at least."
     )

@@ -18,7 +18,7 @@ from spark_prof.dashboards.compare_answer import answer
 from spark_prof.dashboards.compare_gate import SideNames, verdict
 from spark_prof.dashboards.section import Section, without_empty_columns
 from spark_prof.dashboards.units import clean, spans
-from spark_prof.datasets.compared import facts_of
+from spark_prof.datasets.opened import facts_of
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 from spark_prof.explorer.cache import BY_RECORDING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.sections import rank_section, replica_section
+from spark_prof.dashboards.sections import rank_section
 from spark_prof.dashboards.units import microseconds, share
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
@@ -27,7 +27,7 @@ def show(sources: Sources) -> None:
     links.finding_cards(links.findings_for(prepared, "ranks"), "ranks")
     _figures(report, prepared)
     for draw in (
-        replica_section.replicas,
+        rank_section.replicas,
         rank_section.ranks,
         rank_section.collectives,
         rank_section.slow_steps,

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.arrays import Int64s
-from spark_prof.rules.amd_gpus import amd_gpu
+from spark_prof.rules.gpus import amd_gpu
 from spark_prof.rules.operator_ranges import ranges_among
 from spark_prof.traces.rank_files import rank_named
 from spark_prof.traces.readers.kineto_collect import DRIVER, GPU_KINDS, Collected

@@ -8,8 +8,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.clients.client_comparison import AGREES, clients_of
-from spark_prof.analyzers.clients.client_rows import BASES, VERDICTS, ClientRow
+from spark_prof.analyzers.clients.client_comparison import (
+    AGREES,
+    BASES,
+    VERDICTS,
+    ClientRow,
+    clients_of,
+)
 from spark_prof.analyzers.clients.engine_side import (
     EngineSide,
     Placement,

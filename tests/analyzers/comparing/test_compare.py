@@ -20,11 +20,11 @@ from spark_prof.analyzers.comparing.comparison import (
     PhaseComparison,
     side_names,
 )
-from spark_prof.analyzers.comparing.kernel_time import kernel_time
 from spark_prof.analyzers.comparing.obstacles import other_model
+from spark_prof.analyzers.comparing.swapped_steps import kernel_time
 from spark_prof.analyzers.instants import RunWork, attribute
-from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.datasets.compared import read_side
+from spark_prof.analyzers.views.layer_cells import KernelColumns
+from spark_prof.datasets.opened import read_side
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row

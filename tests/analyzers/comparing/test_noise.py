@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from benchmarks.compare_gate import COVERAGE, FALSE_ALARMS, Pool, cell, part_pools, step_pools
-from spark_prof.analyzers.comparing.kernel_time import stable_name, typical_step
 from spark_prof.analyzers.comparing.noise import (
     Change,
     Figure,
@@ -19,7 +18,7 @@ from spark_prof.analyzers.comparing.noise import (
     interval_of,
     stretch_of,
 )
-from spark_prof.analyzers.comparing.swapped_steps import attributed
+from spark_prof.analyzers.comparing.swapped_steps import attributed, stable_name, typical_step
 from spark_prof.analyzers.t_distribution import student_quantile
 from tests.rows import each_row
 

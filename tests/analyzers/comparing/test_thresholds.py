@@ -12,7 +12,7 @@ import pytest
 from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.comparison import Comparison, Obstacle
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.outcome import outcome_of
+from spark_prof.analyzers.comparing.obstacles import outcome_of
 from spark_prof.analyzers.comparing.threshold_expression import Expression, parse
 from spark_prof.analyzers.comparing.thresholds import (
     METRICS,
@@ -22,7 +22,7 @@ from spark_prof.analyzers.comparing.thresholds import (
     check,
     gate_outcome_of,
 )
-from spark_prof.datasets.compared import read_side
+from spark_prof.datasets.opened import read_side
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.counters.counter_batches import counters_of
-from spark_prof.analyzers.counters.counter_rows import CounterRow, Counters
+from spark_prof.analyzers.counters.counter_batches import CounterRow, Counters, counters_of
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array

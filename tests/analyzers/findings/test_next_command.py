@@ -12,8 +12,11 @@ import spark_prof
 from benchmarks import measured_steps as measured
 from spark_prof.ab.sides import parse_side
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.measured_gains import measured_gain
-from spark_prof.analyzers.findings.measured_steps import measured_step, measured_steps
+from spark_prof.analyzers.findings.measured_gains import (
+    measured_gain,
+    measured_step,
+    measured_steps,
+)
 from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.findings.waiting_requests import _kv, _queue
-from spark_prof.analyzers.requests.request_rows import FirstTokenPart, LimitRow
+from spark_prof.analyzers.requests.request_times import FirstTokenPart, LimitRow
 from tests.analyzers.requests.samples import LOADED, report_of
 
 KV = (LimitRow("kv", 60, 0.6), LimitRow("sequences", 40, 0.4))

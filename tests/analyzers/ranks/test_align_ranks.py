@@ -17,8 +17,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.ranks.align_ranks import join_steps, match_by_time, match_collectives
-from spark_prof.analyzers.ranks.collective_calls import calls_among
+from spark_prof.analyzers.ranks.align_ranks import (
+    calls_among,
+    join_steps,
+    match_by_time,
+    match_collectives,
+)
 from spark_prof.analyzers.ranks.rank_clocks import offset_of_collectives
 from spark_prof.analyzers.ranks.rank_summary import slowest_of_steps, waits_of
 from spark_prof.traces.readers.kineto import read_kineto

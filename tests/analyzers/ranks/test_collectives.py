@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.ranks.align_ranks import match_collectives
-from spark_prof.analyzers.ranks.collective_calls import (
+from spark_prof.analyzers.ranks.align_ranks import (
     JOINT,
     KINDS,
     calls_among,
     collective_calls,
     collective_kind,
+    match_collectives,
 )
 from spark_prof.analyzers.ranks.rank_clocks import Offset
 from spark_prof.analyzers.ranks.rank_summary import aligned, slowest_of_steps, waits_of

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.requests.request_rows import (
+from spark_prof.analyzers.requests.request_times import (
     FirstTokenPart,
     LimitRow,
     Percentiles,

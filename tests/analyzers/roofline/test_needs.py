@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.counters.counter_batches import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.needs import (
     ModelShape,

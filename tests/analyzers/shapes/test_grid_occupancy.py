@@ -27,7 +27,7 @@ import spark_prof
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.ceilings.config import Config
-from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.counters.counter_batches import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.shapes import shape_summary
 from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, ShapeRow, Shapes
 from spark_prof.analyzers.shapes.shape_summary import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColumns
+from spark_prof.analyzers.views.layer_cells import LAUNCH_COLUMNS, KernelColumns
 from spark_prof.vocabulary import COMPONENTS
 
 Call = tuple[int, int, str, str, int]

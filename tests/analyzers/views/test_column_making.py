@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
-from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, columns_of
+from spark_prof.analyzers.views.layer_cells import LAUNCH_COLUMNS, columns_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row

@@ -18,8 +18,7 @@ from spark_prof.analyzers.views.kernel_calls import (
     layers,
     over_steps,
 )
-from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.analyzers.views.layer_cells import kernels_of_cell
+from spark_prof.analyzers.views.layer_cells import KernelColumns, kernels_of_cell
 
 from .columns import Call, columns, launched, steps_of
 

@@ -96,7 +96,7 @@ def test_a_report_reads_as_what_ncu_prints_of_it(package: Path) -> None:
 
 
 def test_beside_a_trace_it_gives_counters(package: Path) -> None:
-    from tests.importers.test_impossible import queue, trace
+    from tests.importers.test_impossible_times import queue, trace
 
     path = report(package, json.dumps([[{"name": NAME, "metrics": METRICS}]]).encode())
     (package / "trace.json").write_text(trace(queue(name=NAME)))
