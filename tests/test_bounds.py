@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.clients.client_comparison import _concurrency, _verdict
-from spark_prof.analyzers.clients.client_rows import ClientComparison
+from spark_prof.analyzers.clients.client_comparison import ClientComparison, _concurrency, _verdict
 from spark_prof.kernels.dispatch import DispatchChoice, configured
 from spark_prof.speculate.best_k import Best, DraftCount, StepCost
 from spark_prof.speculate.speculate_result import Measured, served_drafts

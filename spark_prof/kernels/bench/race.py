@@ -190,9 +190,7 @@ def race(
         off = max(results[name].error or 0.0, _error_after_poison(runs, setting.error))
         if off <= tolerance:
             counted = of_a_call(runs.nodes, alone.nodes, calls)
-            nodes, early = (
-                (counted.waiting + counted.early, counted.early) if counted else (None, 0.0)
-            )
+            nodes, early = (sum(counted), counted.early) if counted else (None, 0.0)
             results[name] = ImplementationResult(name, us, off, nodes=nodes, early_nodes=early)
         else:
             what = f"wrong result after {us.repeats} repeats: error {off:.3g}"

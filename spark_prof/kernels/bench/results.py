@@ -108,16 +108,21 @@ class MachineCeilings:
         """A call's bytes at read bandwidth."""
         return cell.bytes / self.read.median * 1e6
 
-    def nodes_us(self, result: ImplementationResult | None) -> float:
-        """What a contestant's nodes cost that do nothing; one launch where they are not known."""
+    def nodes_us(self, cell: BenchCell) -> float:
+        """What the subject's nodes cost beside its bytes; one launch where they are not known.
+
+        Nodes that start early may read while they wait: they cost what is more, bytes or price.
+        """
+        result = cell.result(cell.subject)
         if result is None or result.nodes is None or not self.node_us or not self.early_node_us:
             return self.launch_us.median
-        waiting = result.nodes - result.early_nodes
-        return waiting * self.node_us.median + result.early_nodes * self.early_node_us.median
+        waiting = (result.nodes - result.early_nodes) * self.node_us.median
+        early = result.early_nodes * self.early_node_us.median
+        return waiting + max(early - self.bytes_us(cell), 0.0)
 
     def floor_us(self, cell: BenchCell) -> float:
         """What a call of the subject cannot take less than: its bytes, and its nodes."""
-        return self.bytes_us(cell) + self.nodes_us(cell.result(cell.subject))
+        return self.bytes_us(cell) + self.nodes_us(cell)
 
     def nodes_of_distance(self, cell: BenchCell) -> float | None:
         """The nodes' share of what the subject takes beyond its bytes; None where not known."""
@@ -125,7 +130,7 @@ class MachineCeilings:
         if result is None or result.nodes is None or result.us is None or not self.node_us:
             return None
         distance = result.us.median - self.bytes_us(cell)
-        return min(self.nodes_us(result) / distance, 1.0) if distance > 0 else None
+        return min(self.nodes_us(cell) / distance, 1.0) if distance > 0 else None
 
     def share(self, cell: BenchCell, us: float) -> float:
         """The share of read bandwidth at which a call that took so long read its weights."""

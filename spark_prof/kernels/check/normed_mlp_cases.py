@@ -79,10 +79,10 @@ class NormedMlpCase:
 _SMALL = (192, 160)
 """H and I; with 96 within, the scales of a row of gate and of its up would be the same."""
 _WIDE: dict[str, tuple[tuple[int, int], ...]] = {
-    "cpu": ((2880, 32),),
+    "cpu": ((4096, 32),),
     "cuda": ((4096, 14336), (2048, 6144)),
 }
-"""Layers of Llama-3.1-8B and Qwen3-1.7B; on the CPU's emulator one as wide as gpt-oss."""
+"""Layers of Llama-3.1-8B and Qwen3-1.7B; on the CPU's emulator one as wide."""
 
 
 def normed_mlp_cases(candidate: KernelCandidate, device: str) -> Iterator[NormedMlpCase]:

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple, cast
 
 import pandas as pd
 import pytest
+from spark_prof.analyzers.requests.request_rows import FirstTokenPart, LimitRow
 
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, BatchRow, EngineSetup
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.claims import held_to_parts, parts_of_token
 from spark_prof.analyzers.findings.engine_setup import SETUP
 from spark_prof.analyzers.findings.measured_gains import _like
+from spark_prof.analyzers.findings.ranking import held_to_parts, parts_of_token
 from spark_prof.analyzers.findings.rule import has_qk_norm
 from spark_prof.analyzers.host import host_summary
 from spark_prof.analyzers.host.host_rows import HostCode, HostStage
 from spark_prof.analyzers.model import ModuleRow, Report
-from spark_prof.analyzers.requests.request_rows import FirstTokenPart, LimitRow
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
     Roofline,
