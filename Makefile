@@ -10,6 +10,7 @@ help:
 	@echo 'make test-again run those that failed once more, one after another'
 	@echo 'make worlds     try many random worlds in place of a few'
 	@echo 'make mutants    random faults, and which the tests find (SEED=, COUNT=, SINCE=, IN=)'
+	@echo 'make reach      which tests run which lines, anew, for make mutants'
 	@echo 'make lint       ruff, the direction of imports, mypy'
 	@echo 'make venv       set up .venv only'
 	@echo 'make check-vllm WHEEL=...  print what no row knows of a vLLM wheel'
@@ -41,9 +42,17 @@ lint:
 	@$(BIN)/mypy --no-error-summary scripts demo/*.py
 	@$(BIN)/mypy --no-error-summary -p benchmarks
 
-mutants:
+reach:
 	@$(PYTHON) scripts/setup.py test vllm
-	@$(BIN)/python scripts/mutants.py --seed $(or $(SEED),0) --count $(or $(COUNT),50) $(if $(SINCE),--since $(SINCE)) $(IN)
+	@rm -rf build/reach
+	@-$(PYTEST) -q -p scripts.reach -m 'not slow'
+
+build/reach:
+	@$(MAKE) reach
+
+mutants: | build/reach
+	@$(PYTHON) scripts/setup.py test vllm
+	@$(BIN)/python -m scripts.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),50) $(if $(SINCE),--since $(SINCE)) $(IN)
 
 worlds:
 	@$(PYTHON) scripts/setup.py test vllm
@@ -58,4 +67,4 @@ check-vllm:
 tables:
 	@$(BIN)/python -m scripts.vllm_sources $(WHEEL)
 
-.PHONY: help demo test test-slow test-again test-all lint mutants worlds venv check-vllm tables
+.PHONY: help demo test test-slow test-again test-all lint mutants reach worlds venv check-vllm tables

@@ -22,7 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
 from spark_prof.kernels.candidate import (
     Activation,
     AttentionLayer,

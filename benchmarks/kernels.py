@@ -40,7 +40,7 @@ from benchmarks.kernel_targets import (
     read_report,
     write_report,
 )
-from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
 from spark_prof.kernels.bench.request import KINDS, BenchRequest
 from spark_prof.kernels.bench.results import BenchCell, BenchReport, cell_line, keep, machine_of
 from spark_prof.kernels.bench.run import run

@@ -28,8 +28,8 @@ TOOLS = {
     "initcheck": ("--check-api-memory-access", "no"),
 }
 CHECKS = (
-    "layer-attention", "layer-experts", "layer-linear", "router-topk", "moe-w4a16", "moe-w8a16",
-    "moe-w16a16", "o-w16a16", "o-fp8", "o-int4", "o-w4a16",
+    "layer-attention", "layer-experts", "layer-linear", "layer-mlp", "router-topk", "moe-w4a16",
+    "moe-w8a16", "moe-w16a16", "o-w16a16", "o-fp8", "o-int4", "o-w4a16",
 )  # fmt: skip
 KERNELS = ("dense", "gate_up", "down", "route", "norm_route", "row_norm", "attention")
 _LIMITS = {"initcheck": "2000"}

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks.kernel_targets import machine_lines, read_report, write_report
-from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
 from spark_prof.kernels.bench.request import BenchRequest
 from spark_prof.kernels.bench.results import BenchCell, BenchReport, machine_of, work_text
 from spark_prof.kernels.bench.run import run

@@ -1,12 +1,13 @@
 """Plants random faults into a copy of the package, and asks whether the quick tests find each.
 
-    python scripts/mutants.py [PATH ...] [--seed N] [--count N] [--since REF]
+    python -m scripts.mutants [PATH ...] [--seed N] [--count N] [--since REF] [--again FILE]
 
 A mutant is one small change: a comparison, an operator, a number, a condition. Of all that could be
 made in the files at PATH (`spark_prof` if none is given), or in lines changed since REF, the seed
-chooses `--count`. Each is run with the tests of the folder that mirrors its own, the file of its
-name first, then the properties in tests/world, until one fails. Those in
-`scripts/equivalent_mutants.txt` change no behaviour and are not chosen. The score is printed last.
+chooses `--count`. Each is run with the tests that run the line that it changes, by the map that
+`scripts/reach.py` has made, the file of its name and the quick ones first, until one fails. Those
+in `scripts/equivalent_mutants.txt` change no behaviour and are not chosen. The score is printed
+last, and what became of each mutant is left in `build/mutants`.
 
 mutmut changes no constant of a module, and cosmic-ray runs one command for all mutants; of both
 none draws by seed. So this is a tool of its own.
@@ -17,22 +18,24 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import os
-import random
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
+
+from scripts.forked import Collected
+from scripts.reached import Package, Reached
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
-WORLD = "tests/world"
-_WORLD_SEES = ("analyzers", "dashboards", "datasets", "exporters", "traces")
 
 _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -154,79 +157,105 @@ def chosen(paths: Sequence[str], seed: int, count: int, since: str | None) -> li
     """The mutants to run, by seed."""
     lines = changed_since(since) if since else None
     known = {row.split(" # ")[0].strip() for row in EQUIVALENT.read_text().splitlines()}
-    every = []
+    every: list[tuple[str, Mutant]] = []
+    numbers: Counter[str] = Counter()
     for path in paths:
         folder = ROOT / path
         for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
             name = file.relative_to(ROOT).as_posix()
             for mutant in mutants_of(name, file.read_text(encoding="utf-8")):
                 wanted = lines is None or mutant.line in lines.get(name, ())
+                numbers[mutant.name] += 1
                 if wanted and mutant.name not in known:
-                    every.append(mutant)
-    return random.Random(seed).sample(every, min(count, len(every)))
+                    text = f"{seed} {numbers[mutant.name]} {mutant.name}"
+                    every.append((sha256(text.encode()).hexdigest(), mutant))
+    # What is drawn stays drawn where other lines change.
+    return [mutant for _, mutant in sorted(every, key=lambda pair: pair[0])[:count]]
 
 
-def tests_of(file: str) -> list[str]:
-    """The tests of a file of the package, those most likely to fail first."""
+def mirror(file: str) -> str:
+    """How the paths of the tests of a file of the package begin."""
     path = Path(file).relative_to("spark_prof")
-    folder = ROOT / "tests" / path.parent
-    while not folder.is_dir():
-        folder = folder.parent
-    named = re.compile(rf"test_{re.escape(path.stem)}(_|\.)")
-    tests = sorted(folder.glob("test_*.py"), key=lambda test: (not named.match(test.name), test))
-    whole = [test.relative_to(ROOT).as_posix() for test in tests]
-    if not whole:
-        whole = [folder.relative_to(ROOT).as_posix()]
-    own = sum(bool(named.match(Path(test).name)) for test in whole)
-    world = [WORLD] if path.parts[0] in _WORLD_SEES and (ROOT / WORLD).is_dir() else []
-    return [*whole[:own], *world, *whole[own:]]
+    return (Path("tests") / path.parent / f"test_{path.stem}").as_posix()
 
 
-def failing(tree: Path, tests: Sequence[str], seconds: float) -> str:
-    """The first of these tests that fails in a copied tree; empty where none does."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "--no-header"]
-    try:
-        done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", "-p", "no:xdist", *tests], cwd=tree, check=False,
-            env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True,
-            timeout=seconds,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"no end after {seconds:.0f} s"
-    if done.returncode == 0:
-        return ""
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return failed[0] if failed else f"exit code {done.returncode}"
+_SLOWER = 4
+"""Times as long as alone tests may have taken when the map was made."""
 
 
-def caught(mutant: Mutant, tree: Path, tests: Sequence[str], seconds: float) -> str:
-    """The test that fails with the mutant in a copied tree; empty where none does.
+@dataclass
+class Hunt:
+    """Looks for mutants with the tests that run what they change."""
 
-    Raises:
-        RuntimeError: that test fails without the mutant, too.
-    """
-    path = tree / mutant.file
-    whole = path.read_bytes()
-    path.write_bytes(whole[: mutant.start] + mutant.after.encode() + whole[mutant.end :])
-    try:
-        found = failing(tree, tests, seconds)
-    finally:
-        path.write_bytes(whole)
-    if "::" in found and found not in _SOUND:
-        if failing(tree, [found], seconds):
-            raise RuntimeError(f"{found} fails without any mutant")
-        _SOUND.add(found)
-    return found
+    most: float  # seconds that the tests of one mutant may compute
+    reached: Reached = field(default_factory=Reached)
+    package: Package = field(default_factory=Package)
+    sound: dict[str, bool] = field(
+        default_factory=dict
+    )  # tests, and whether they pass by themselves
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The tests that run what it changes, those first that fail soonest."""
+        names: set[str] = set()
+        end = mutant.line + mutant.before.count("\n")
+        for lines in self.package.lines(mutant.file, mutant.line, end):
+            names = names or self.reached.of_lines(lines)
+        first = mirror(mutant.file)
+        known = self.reached.ordered(names, first, _SLOWER * self.most)
+        if names and any(name.startswith(first) for name in self.reached.tests):
+            return known
+        # The map knows none of its own tests: another process runs it, or they are newer.
+        beside = "" if names else f"{Path(first).parent}/test_*.py"
+        files = list(ROOT.glob(f"{first}*.py")) or list(ROOT.glob(beside or "nothing"))
+        return [*sorted(file.relative_to(ROOT).as_posix() for file in files), *known]
+
+    def run(
+        self, collected: Collected, mutants: Mapping[Mutant, Sequence[str]]
+    ) -> Iterator[tuple[Mutant, str, float]]:
+        """Each mutant with the test that fails, empty where none does, and how long it took."""
+        for mutant, names in mutants.items():
+            begun = time.monotonic()
+            failed, path = "", collected.tree / mutant.file
+            whole = path.read_bytes()
+            after = whole[: mutant.start] + mutant.after.encode() + whole[mutant.end :]
+            names = collected.expanded(names)
+            while names := [name for name in names if self.sound.get(name, True)]:
+                failed = collected.first_failure(names, self.most, path, after)
+                if self._is_sound(failed, collected):
+                    break
+            yield mutant, failed, time.monotonic() - begun
+
+    def _is_sound(self, test: str, collected: Collected) -> bool:
+        """Whether it passes without a mutant; what is no test's name is."""
+        if "::" not in test:
+            return True
+        if test not in self.sound:
+            self.sound[test] = not collected.first_failure([test], 300)
+            if not self.sound[test]:
+                print(f"left out, as it fails without any mutant: {test}", flush=True)
+        return self.sound[test]
 
 
-_SOUND: set[str] = set()
-"""Tests that were seen to pass without a mutant."""
+def again(file: Path) -> tuple[list[Mutant], int]:
+    """The mutants of an earlier run that survived, where they are now, and how many were caught."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    known = {row.split(" # ")[0].strip() for row in EQUIVALENT.read_text().splitlines()}
+    survived = []
+    for row in rows:
+        path = ROOT / row["file"]
+        if row["by"] or not path.exists():
+            continue
+        like = [m for m in mutants_of(row["file"], path.read_text()) if m.name not in known and
+                (m.before, m.after) == (row["before"], row["after"])]  # fmt: skip
+        if like:
+            survived.append(min(like, key=lambda m: abs(m.line - row["line"])))
+    return survived, sum(bool(row["by"]) for row in rows)
 
 
 def copied_tree(folder: str) -> Path:
     """A copy of the repository without its data, to plant faults in."""
     tree = Path(folder) / "tree"
-    ignored = shutil.ignore_patterns("__pycache__", "data")
+    ignored = shutil.ignore_patterns("data")
     for name in ("spark_prof", "tests", "benchmarks", "demo", "scripts"):
         shutil.copytree(ROOT / name, tree / name, ignore=ignored if name == "tests" else None)
     (tree / "tests" / "data").symlink_to(ROOT / "tests" / "data")
@@ -242,27 +271,35 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--since", metavar="REF", help="only lines changed since that commit")
-    parser.add_argument("--seconds", type=float, default=900, help="most that one may take")
-    parser.add_argument("--only", metavar="TESTS", help="run only tests below that folder")
-    parser.add_argument("--without", metavar="TESTS", help="leave out tests below that folder")
+    parser.add_argument("--again", metavar="FILE", type=Path,
+                        help="the survivors of a run, by the file it left")  # fmt: skip
+    parser.add_argument("--most", type=float, default=60, help="seconds that its tests may compute")
     parser.add_argument("--least", type=float, default=0.0, help="per cent to be caught, or fail")
     asked = parser.parse_args()
-    mutants = chosen(asked.paths, asked.seed, asked.count, asked.since)
-    found = 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = copied_tree(folder)
-        for number, mutant in enumerate(mutants, 1):
-            tests = [asked.only] if asked.only else tests_of(mutant.file)
-            tests = [t for t in tests if not (asked.without and t.startswith(asked.without))]
-            begun = time.monotonic()
-            by = caught(mutant, tree, tests, asked.seconds)
-            found += bool(by)
-            took = time.monotonic() - begun
+    if asked.again:
+        mutants, caught = again(asked.again)
+    else:
+        mutants, caught = chosen(asked.paths, asked.seed, asked.count, asked.since), 0
+    whole, hunt = len(mutants) + caught, Hunt(asked.most)
+    plan = {mutant: hunt.tests(mutant) for mutant in mutants}
+    results = ROOT / "build" / "mutants" / f"{time.strftime('%H%M%S')}-seed-{asked.seed}.jsonl"
+    results.parent.mkdir(parents=True, exist_ok=True)
+
+    def work(collected: Collected) -> None:
+        nonlocal caught
+        for mutant, by, took in hunt.run(collected, plan):
+            caught += bool(by)
             where = f"{mutant.file}:{mutant.line}"
-            print(f"{number:3} {by or 'SURVIVED'} {took:.0f} s: {where}: {_short(mutant.before)} "
-                  f"-> {_short(mutant.after)}", flush=True)  # fmt: skip
-    share = 100 * found / max(len(mutants), 1)
-    print(f"{found} of {len(mutants)} caught ({share:.0f} %), seed {asked.seed}")
+            print(f"{by or 'SURVIVED'} {took:.0f} s, {len(plan[mutant])} tests: {where}: "
+                  f"{_short(mutant.before)} -> {_short(mutant.after)}", flush=True)  # fmt: skip
+            with results.open("a") as file:
+                file.write(json.dumps(asdict(mutant) | {"by": by}) + "\n")
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = sorted({name.partition("::")[0] for names in plan.values() for name in names})
+        Collected.collect(copied_tree(folder), files, work)
+    share = 100 * caught / max(whole, 1)
+    print(f"{caught} of {whole} caught ({share:.0f} %), seed {asked.seed}; {results}")
     return int(share < asked.least)
 
 

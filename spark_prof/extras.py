@@ -13,6 +13,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "explore": (
         "starlette>=0.46,<2", "streamlit>=1.57,<1.68", "uvicorn>=0.30,<1", "viztracer>=1.1,<2",
     ),
+    "host": ("py-spy>=0.4,<1",),
     "kernels": ("cuda-bindings>=13.0", "nvidia-cuda-nvrtc>=13.0", "torch>=2.11"),
     "mcp": ("mcp>=2.3,<3",),
     "ncu": ("ncu-report>=2026.3",),

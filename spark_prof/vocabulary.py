@@ -79,6 +79,9 @@ number of sequences, the KV cache, anything else (a grammar, a transfer, a LoRA)
 FINISHES = ("", "stop", "length", "abort", "error", "repetition", "other")
 """How a request ended; empty where the recording ended before it."""
 
+HOST_FIGURES = ("cpus", "cpu_quota", "periods", "throttled_periods", "throttled_ns")
+"""What is told of a recorded process's host (table `host_figures`)."""
+
 PHASES = ("prefill", "decode", "mixed", "unknown")  # what one engine iteration works on
 
 COPIES = ("memcpy", "memset")  # the kinds of rows that are no kernels

@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # what was imported and collected stays: no collection needs to look at it
+    gc.set_threshold(20_000, 20)
     gc.enable()
 
 

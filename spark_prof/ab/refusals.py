@@ -160,7 +160,7 @@ def _unlike(command: EngineCommand, swap: Swap) -> Iterator[str]:
     names = checkpoint.config.get("architectures")
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     if swap.slot == "layer" and architecture and architecture not in LAYER_MODELS:
-        yield f"slot layer knows {' and '.join(LAYER_MODELS)}, and this is {architecture}"
+        yield f"slot layer knows {', '.join(LAYER_MODELS)}, and this is {architecture}"
     if swap.slot in ("moe", "router") and architecture and not Config(checkpoint.config).experts:
         yield _NO_EXPERTS
 

@@ -87,6 +87,12 @@ def memory(report: Report) -> Answer | None:
         f"{written_time(decode.floor_us)} at the ceiling; it takes {written_time(decode.step_us)}: "
         f"{100 * decode.of_floor:.1f} % of it is the lower bound."
     )
+    if decode.node_us and decode.of_bound and decode.nodes_of_distance is not None:
+        text += (
+            f" Its {decode.nodes:,.0f} nodes of CUDA graphs cost {written_time(decode.node_us)} at "
+            f"least, {100 * decode.nodes_of_distance:.1f} % of what is beyond it: with them "
+            f"{100 * decode.of_bound:.1f} %."
+        )
     basis = (
         f"{bandwidth.value / 1e9:,.0f} GB/s: {bandwidth.source.rstrip('.')}. "
         f"Which kernel needs what is proven for {100 * placed:.0f} % of the kernel time."

@@ -201,8 +201,8 @@ class RecordedFacts:
         """What `place_kernels` returned, `stream` among it, of all steps, from own starts on."""
         if self.every_batch:
             return self.every_batch.all_kernels
-        extra = ["stream", "module", *(["graph_node"] if len(self.samples) else [])]
-        return with_own_starts(place_kernels(self.bundle, self.rank, extra))
+        rows = place_kernels(self.bundle, self.rank, ["stream", "module", "graph_node"])
+        return with_own_starts(rows)
 
     @cached_property
     def windows(self) -> Windows:

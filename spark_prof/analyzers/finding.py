@@ -122,7 +122,7 @@ class Finding:
     command: TypedCommand = NONE  # what to type next; empty where nothing is
     measured: str = ""  # what the command's kernel was measured to bring, and where
     verify: TypedCommand = NONE  # what to type after the change: it shows whether that helped
-    # Of a token, which its gain would come out of, as in `findings.claims`; empty where untold.
+    # Of a token, which its gain would come out of, as in `findings.ranking`; empty where untold.
     parts: tuple[str, ...] = ()
     within: str = ""  # the finding whose gain holds all of this one's; empty where it has its own
     # What would be typed next, where words of the file in it can be anything: to be read only.

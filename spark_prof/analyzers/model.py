@@ -28,6 +28,7 @@ from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse
+from spark_prof.analyzers.host.host_rows import HostCode
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.prefill_costs import Prefill
 from spark_prof.analyzers.rank_layout import Parallel
@@ -245,6 +246,7 @@ class Report:
     # What takes the memory of each rank's GPU, of its process and of the host; none where nothing
     # measured it.
     memory: tuple[MemoryAccount, ...] = ()
+    host: HostCode | None = None  # which code the GPU waits for; None where no stacks were sampled
 
     @property
     def broken(self) -> tuple[str, ...]:

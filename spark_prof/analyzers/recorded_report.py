@@ -38,6 +38,8 @@ from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.graph_use import GraphUse, graph_use
+from spark_prof.analyzers.host.host_rows import HostCode
+from spark_prof.analyzers.host.host_summary import host_of
 from spark_prof.analyzers.layer_consistency import without_layers
 from spark_prof.analyzers.lookup import copies_in
 from spark_prof.analyzers.model import (
@@ -364,6 +366,16 @@ class RecordedReport(LazyReport):
     def memory(self) -> tuple[MemoryAccount, ...]:
         """What takes the memory of GPUs and host."""
         return memory_of(self.facts.bundle)
+
+    @cached_property
+    def host(self) -> HostCode | None:
+        """Which code of the host the GPU waits for, in steps of all batch sizes."""
+        if self.every_batch is not None:
+            return self.every_batch.host
+        facts = self.facts
+        if not facts.timed:
+            return None
+        return host_of(facts.bundle, facts.rank, facts.placed, facts.steps)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

@@ -248,8 +248,8 @@ def _of_time(a: WhySide, b: WhySide) -> str:
     owner, other = (slow, fast) if beyond > 0 else (fast, slow)
     part = owner.part(_most_apart(owner, other, _beyond))
     if part and part.us and abs(beyond) > _SAME * longest_us:
-        has_share = part.of_bound is not None and part.of_bound > _SAME
-        at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if has_share else ""
+        of_bytes = part.bound_us / part.us
+        at = f" at {100 * of_bytes:.0f} % of the bandwidth" if of_bytes > _SAME else ""
         kernel = f" ({part.kernel}{at})" if part.kernel else ""
         where = f"{owner.name}'s {part.component.replace('_', ' ')}{kernel}"
         apart_us = _apart(owner, other, part.component, _beyond)

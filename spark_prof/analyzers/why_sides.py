@@ -16,7 +16,7 @@ from spark_prof.analyzers.fallbacks.causes import FIRST_WITH
 from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import GAPS
-from spark_prof.rules.gpus import Gpu
+from spark_prof.rules.gpus import Gpu, find_gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
 _NARROW = {"nvfp4": "fp4", "mxfp4": "fp4", "fp8": "fp8", "mxfp8": "fp8", "int8": "int8"}
@@ -39,11 +39,13 @@ class ComponentCost:
     kernel: str  # with the most time, or of a checkpoint empty
     computes_in: str  # as it ran, or of a checkpoint what is expected
     limit: str = "memory"  # what the bound is of: memory or arithmetic
+    # What of that is the price of its nodes of a CUDA graph beside the bound; 0 where not known.
+    nodes_us: float = 0.0
 
     @property
     def of_bound(self) -> float | None:
-        """The bound's share of what was measured."""
-        return self.bound_us / self.us if self.us else None
+        """The bound's share of what was measured, nodes included."""
+        return (self.bound_us + self.nodes_us) / self.us if self.us else None
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,17 @@ class WhySide:
     def bound_us(self) -> float:
         """The lower bound of a decode step by its weights."""
         return sum(part.bound_us for part in self.parts)
+
+    @property
+    def nodes_us(self) -> float:
+        """The price of its nodes beside that; 0 of a checkpoint, and where it is not known."""
+        return sum(part.nodes_us for part in self.parts)
+
+    @property
+    def nodes_of_distance(self) -> float | None:
+        """Their share of what was measured beyond the bound of the weights."""
+        distance = (self.us or 0.0) - self.bound_us
+        return self.nodes_us / distance if self.nodes_us and distance > 0 else None
 
     @property
     def fits(self) -> bool:
@@ -230,6 +243,7 @@ def side_of_recording(
         (row.component, _SHORT.get(row.dtype, row.dtype), row.bytes) for row in report.streamed
     )
     names = dict.fromkeys([*sizes, *(row.name for row in (ledger.rows if ledger else ()))])
+    prices = _node_prices(report, gpu)
     parts = []
     for component in names:
         kernels = [k for k in report.kernels if k.component == component and k.decode_us]
@@ -238,15 +252,17 @@ def side_of_recording(
         us = ledger.us(component) if ledger else None
         if not size and not us:
             continue
+        bound_us = size / bandwidth * 1e6
         parts.append(
             ComponentCost(
                 component,
                 " + ".join(formats.get(component, {})),
                 size,
-                size / bandwidth * 1e6,
+                bound_us,
                 us,
                 short_name(most.name) if most else "",
                 (most.precision or "") if most else "",
+                nodes_us=min(prices.get(component, 0.0), max((us or 0.0) - bound_us, 0.0)),
             )
         )
     return WhySide(
@@ -259,6 +275,17 @@ def side_of_recording(
         recorded_batch(report),
         recorded_ranks(report),
     )
+
+
+def _node_prices(report: Report, gpu: Gpu) -> Mapping[str, float]:
+    """By component, what the nodes of a decode step cost; none where it ran on another GPU."""
+    prices: dict[str, float] = defaultdict(float)
+    phase = report.decode_roofline
+    recorded_on = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    if phase and recorded_on and recorded_on.short == gpu.short:
+        for row in phase.rows:
+            prices[row.component] += row.node_us or 0.0
+    return prices
 
 
 def recorded_batch(report: Report) -> int | None:

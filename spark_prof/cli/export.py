@@ -1,4 +1,4 @@
-"""`spark-prof export`: a bundle for Perfetto, for a spreadsheet or for other Parquet readers."""
+"""`spark-prof export`: a bundle for Perfetto, speedscope, a spreadsheet or Parquet readers."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class ExportFormat(StrEnum):
     PERFETTO = "perfetto"
     CSV = "csv"
     PARQUET = "parquet"
+    SPEEDSCOPE = "speedscope"
 
 
 def export(
@@ -43,12 +44,15 @@ def export(
         typer.Option(
             "--out",
             "-o",
-            help="A file in .json or .json.gz, replaced if it is there, or a new folder.",
+            help="A file in .json or .json.gz, replaced if it is there, or a new folder; of "
+            "stacks one in .speedscope.json.",
         ),
     ],
     format: Annotated[  # noqa: A002 - the option's name is that of the other commands
         ExportFormat | None,
-        typer.Option(help="What to write; by default perfetto for a file, parquet for a folder."),
+        typer.Option(
+            help="What to write; by default told by the file's ending; parquet for a folder."
+        ),
     ] = None,
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Only steps A up to but not including B.")
@@ -60,7 +64,7 @@ def export(
         bool, typer.Option("--json", help="Say what was written as JSON; --format is the file's.")
     ] = False,
 ) -> None:
-    """Write a trace that opens in ui.perfetto.dev, or the tables as CSV or Parquet."""
+    """Write a trace for ui.perfetto.dev, stacks for speedscope.app, or tables as CSV or Parquet."""
     chosen = format or _format_of(out)
     check_folder(out.absolute().parent)
     from spark_prof.datasets.opened import opened
@@ -71,9 +75,9 @@ def export(
     chosen_ranks = None if ranks is None else whole_numbers(ranks, "--ranks 0,3", least=0)
     selection = Selection(chosen_ranks, first, stop)
     with os_errors(f"cannot write {out}"):
-        if chosen is ExportFormat.PERFETTO:
+        if chosen in (ExportFormat.PERFETTO, ExportFormat.SPEEDSCOPE):
             with opened(source) as bundle:
-                _write_trace(bundle, selection, out)
+                _write_file(bundle, selection, out, chosen)
         else:
             with staged(out) as staging, opened(source) as bundle:
                 write_tables(bundle, selection, staging, chosen.value)
@@ -83,6 +87,8 @@ def export(
 
 def _format_of(out: Path) -> ExportFormat:
     name = out.name.lower()
+    if name.endswith((".speedscope.json", ".speedscope.json.gz")):
+        return ExportFormat.SPEEDSCOPE
     if name.endswith((".json", ".json.gz")):
         return ExportFormat.PERFETTO
     if out.suffix.lower() in (".csv", ".parquet"):
@@ -96,21 +102,23 @@ def _format_of(out: Path) -> ExportFormat:
     return ExportFormat.PARQUET
 
 
-def _write_trace(bundle: Bundle, selection: Selection, out: Path) -> None:
+def _write_file(bundle: Bundle, selection: Selection, out: Path, chosen: ExportFormat) -> None:
     from spark_prof.exporters.perfetto import write_perfetto
+    from spark_prof.exporters.speedscope import write_speedscope
     from spark_prof.files import write_whole
 
+    write = write_speedscope if chosen is ExportFormat.SPEEDSCOPE else write_perfetto
     if out.name.lower().endswith(".gz"):
         from isal import igzip
 
         # A file object leaves no name and no time in the header: the same bundle, the same bytes.
         def compress(file: BinaryIO) -> None:
             with igzip.IGzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-                write_perfetto(bundle, selection, packed)
+                write(bundle, selection, packed)
 
         write_whole(out, compress)
     else:
-        write_whole(out, lambda file: write_perfetto(bundle, selection, file))
+        write_whole(out, lambda file: write(bundle, selection, file))
 
 
 class RowFormat(StrEnum):

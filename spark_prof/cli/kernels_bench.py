@@ -228,7 +228,7 @@ def _measured(request: BenchRequest) -> tuple[BenchReport, bool]:
     """
     import torch
 
-    from spark_prof.kernels.bench.ceilings import measure_ceilings
+    from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
     from spark_prof.kernels.bench.results import BenchCell, BenchReport, cell_line, machine_of
     from spark_prof.kernels.bench.run import run
 

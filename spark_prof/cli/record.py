@@ -170,6 +170,12 @@ class RecordOptions:
     nvtx: Annotated[
         bool, typer.Option("--nvtx", help="Also record the NVTX ranges of the command.")
     ] = False
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host", help="Also sample the Python stacks of its processes from outside (py-spy)."
+        ),
+    ] = False
     attach: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Record the server that listens there instead."),
@@ -205,10 +211,14 @@ class RecordOptions:
                 "--nvtx needs the CUPTI backend from the start of a command; leave it out "
                 "(the nsys backend keeps NVTX in its own report)"
             )
+        if self.host and self.attach:
+            raise CommandError("--host needs a command that spark-prof starts; leave it out")
 
     def settings(self, folder: Path) -> Settings:
         """The recorder's settings for a bundle in that folder."""
-        cycle = "25/50" if self.duty_cycle is None and self.steady else self.duty_cycle
+        cycle = self.duty_cycle
+        if cycle is None and (self.steady or self.host):
+            cycle = "25/50"  # without recorded kernels a step has no gaps
         stretch, period = 0, 0
         if cycle is not None:
             numbers = whole_numbers(cycle, "--duty-cycle 50/1000", separator="/", repeats=True)
@@ -231,6 +241,7 @@ class RecordOptions:
             backend=self.backend.value,
             counters=self.counters,
             nvtx=self.nvtx,
+            host=self.host,
         )
 
 

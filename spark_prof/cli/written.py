@@ -33,7 +33,7 @@ class WriteReceipt(StrEnum):
 AnswerOption = Annotated[
     WriteReceipt, typer.Option("--format", help="How to say what came of it; JSON goes to stdout.")
 ]
-Kind = Literal["bundle", "bundles", "zip", "perfetto", "csv", "parquet", "program"]
+Kind = Literal["bundle", "bundles", "zip", "perfetto", "speedscope", "csv", "parquet", "program"]
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,12 @@ _QUANTITIES = {
     "copy": "memory, copied",
     "launch_eager": "empty kernel, launched alone",
     "launch_graph": "empty kernel in a CUDA graph",
+    "node_serial": "node of a CUDA graph, one block",
+    "node_serial_wide": "node, a block on each SM",
+    "node_serial_reads": "node that reads the last one's result",
+    "node_dependent": "node that starts early, one block",
+    "node_dependent_wide": "node that starts early, a block on each SM",
+    "node_dependent_reads": "node that starts early and reads",
 }
 
 

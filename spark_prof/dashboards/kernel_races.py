@@ -12,8 +12,8 @@ from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.recorded_work import RecordedRun
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import Layout, draw
-from spark_prof.dashboards.section import Section, document, table
-from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
+from spark_prof.dashboards.section import Column, Section, document, table
+from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds, share
 from spark_prof.kernels.bench.shapes import DenseShape, Piece, Recorded
 from spark_prof.kernels.tuning import TunedShape
 
@@ -124,6 +124,7 @@ def _times(kind: str, report: BenchReport) -> Section:
         cells.Time("Time", "ours"),
         cells.Share("Of read", lambda cell: _of_read(cell, report) if cell.weight_bytes else None),
         cells.Time("Floor", report.ceilings.floor_us),
+        *((_nodes_column(report),) if any(map(_priced, timed)) else ()),
         cells.Text("Fastest other", lambda cell: (cell.best_peer() or (MISSING,))[0]),
         cells.Time("Its time", lambda cell: (cell.best_peer() or (None, None))[1]),
         cells.Times("Gain", lambda cell: _gain(cell) or None),
@@ -133,6 +134,11 @@ def _times(kind: str, report: BenchReport) -> Section:
         "Medians inside a CUDA graph with a cold L2. Floor: the bytes at the measured read "
         "bandwidth and one launch. Of read: the share of that bandwidth that the weights reach."
     ]
+    if any(map(_priced, timed)):
+        intro.append(
+            "Nodes: the kernels of a call, whose price is in the floor in place of one launch, and "
+            "its share of what the call takes beyond its bytes."
+        )
     if searched:
         intro.append(
             "Before: with the configuration that was known or the default, in the same race as the "
@@ -162,6 +168,24 @@ def _of_read(cell: BenchCell, report: BenchReport) -> float | None:
     return report.ceilings.share(cell, cell.ours) if cell.ours else None
 
 
+def _priced(cell: BenchCell) -> bool:
+    result = cell.result(cell.subject)
+    return result is not None and result.nodes is not None
+
+
+def _nodes_column(report: BenchReport) -> Column:
+    """How many nodes a call has, and their share of what it takes beyond its bytes."""
+
+    def text(cell: BenchCell) -> str | None:
+        result = cell.result(cell.subject)
+        if result is None or result.nodes is None:
+            return None
+        of_distance = report.ceilings.nodes_of_distance(cell)
+        return f"{result.nodes:.3g}" + ("" if of_distance is None else f", {share(of_distance)}")
+
+    return cells.Text("Nodes", text, missing=MISSING)
+
+
 def _not_timed(report: BenchReport) -> Section:
     reasons: dict[str, list[str]] = defaultdict(list)
     for result in (result for cell in report.cells for result in cell.results):
@@ -180,6 +204,8 @@ def _not_timed(report: BenchReport) -> Section:
 def _timed(cell: BenchCell, report: BenchReport) -> dict[str, Any]:
     return asdict(cell) | {
         "floor_us": report.ceilings.floor_us(cell),
+        "bytes_us": report.ceilings.bytes_us(cell),
+        "nodes_of_distance": report.ceilings.nodes_of_distance(cell),
         "share_of_read": _of_read(cell, report),
         "gain": _gain(cell),
     }

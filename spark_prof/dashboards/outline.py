@@ -14,6 +14,7 @@ from spark_prof.dashboards.sections import (
     context_section,
     conversion_section,
     counter_section,
+    host_section,
     kernel_section,
     layer_section,
     prefill_section,
@@ -35,6 +36,7 @@ FIGURES: Mapping[str, Callable[[Report], Plot]] = {
     "layers": layer_section.layer_heatmap,
     "roofline": roofline_section.kernels_and_memory,
     "context-kinds": context_section.context_lines,
+    "host-functions": host_section.flame_graph,
 }
 """By the section of the report in which each stands."""
 
@@ -84,6 +86,7 @@ def _sections_by_word(
         "speculation": lambda: speculation_section.sections(report),
         "context": lambda: context_section.sections(report),
         "prefill": lambda: prefill_section.sections(report),
+        "host": lambda: host_section.sections(report),
         "layers": lambda: [layer_section.layers(report, layer_columns)],
         "books": lambda: [time_section.accounting(report)],
         "overhead": lambda: [time_section.overhead(report)],

@@ -320,7 +320,7 @@ def _of_roles(report: Report) -> Iterator[_KernelLine]:
             short_role(role, _LONGEST_ROLE),
             shorten(name, _LONGEST_NAME),
             row.step_us,
-            row.bound_us,
+            row.least_us,
             _unit(kernel),
             row.owner_basis,
         )

@@ -52,7 +52,12 @@ def _sides(why: Why) -> Section:
         cells.Time("Kernels", lambda side: side.kernels_us or None),
         cells.Time("Waits", lambda side: side.waits_us or None),
         cells.Time("Measured", "us"),
-        cells.Share("Of bound", lambda side: side.bound_us / side.us if side.us else None),
+        cells.Time("Nodes", lambda side: side.nodes_us or None, optional=True),
+        cells.Share(
+            "Of bound",
+            lambda side: (side.bound_us + side.nodes_us) / side.us if side.us else None,
+        ),
+        cells.Share("Nodes of the distance", "nodes_of_distance", optional=True),
         cells.Rate("Tokens/s", lambda side: _rate(side, 1)),
         cells.Rate("Of all", lambda side: _rate(side, side.batch) if several else None),
         cells.DecimalBytes("In memory", lambda side: side.memory.bytes if side.memory else None),
@@ -64,6 +69,11 @@ def _sides(why: Why) -> Section:
     ]
     if ranks > 1:
         intro.append("What the GPUs tell each other is not in the bound.")
+    if any(side.nodes_us for side in why.sides):
+        intro.append(
+            "Nodes: what those of the recorded CUDA graph cost that do nothing, beside the lower "
+            "bound; of bound: the share of both."
+        )
     if why.experts_hit:
         intro.append("Every token is taken to hit any experts alike; real ones hit fewer.")
     sides = [side for side in why.sides if side.bound_us or side.us]
@@ -97,6 +107,7 @@ def _parts(side: WhySide) -> Section:
         cells.DecimalBytes("Reads", lambda part: part.bytes or None),
         cells.Time("Lower bound", lambda part: part.bound_us or None),
         cells.Text("Bound by", lambda part: part.limit if bounds > {"memory"} else ""),
+        cells.Time("Nodes", lambda part: part.nodes_us or None, optional=True),
         cells.Time("Measured", "us"),
         cells.Share("Of bound", lambda part: part.of_bound or None),
         cells.Text("Computes in" if side.measured else "Can compute in", "computes_in"),

@@ -64,6 +64,7 @@ def _empty(prepared: Prepared, recordings: int) -> frozenset[str]:
     """The pages on which nothing could be shown."""
     empty = {"ranks": len(prepared.ranks) < 2, "compare": recordings < 2}
     empty |= dict.fromkeys(("timeline", "steps"), not prepared.timed)
+    empty["host"] = prepared.report.host is None
     return frozenset(path for path, is_empty in empty.items() if is_empty)
 
 
@@ -141,7 +142,7 @@ def _make_columns(prepared: Prepared) -> None:
 PAGES = {
     "overview": "Overview", "layers": "Layers", "timeline": "Timeline", "kernels": "Kernels",
     "conversions": "Conversions", "fallbacks": "Fallbacks", "ranks": "Ranks", "steps": "Steps",
-    "compare": "Compare", "ab": "A/B",
+    "host": "Host", "compare": "Compare", "ab": "A/B",
 }  # fmt: skip
 """Path and title of each page, in the order of the navigation; `pages.PATH_page.show` draws it."""
 

@@ -29,12 +29,13 @@ from spark_prof.exporters.shared_facts import (
     shared_text,
     shared_value,
 )
+from spark_prof.rules.host_stages import RULES
 from spark_prof.rules.known_words import unknown_parts
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta
 from spark_prof.traces.readers.engine_log import statements_of
 from spark_prof.traces.swapped import fact_of, swapped_places
 from spark_prof.traces.tables import TABLES
-from spark_prof.vocabulary import FINISHES, LIMITS
+from spark_prof.vocabulary import FINISHES, HOST_FIGURES, LIMITS
 
 LEFT_OUT = ("markers", "clients", "requests")
 """Tables with names that the recorded program or its clients chose."""
@@ -44,7 +45,11 @@ _OF_KERNELS = {
     ("kernels", "name"), ("functions", "name"), ("functions", "function"), ("cubins", "functions"),
     ("metrics", "name"),
 }  # fmt: skip
-_WORDS = {("engine", "limit"): LIMITS, ("engine_requests", "finish"): FINISHES}
+_WORDS = {
+    ("engine", "limit"): LIMITS, ("engine_requests", "finish"): FINISHES,
+    ("host_figures", "name"): HOST_FIGURES,
+}  # fmt: skip
+_FRAMES = frozenset(frame for rule in RULES for frame in rule.examples)
 _OPCODES = re.compile(r"(?:[A-Z][A-Z0-9_]{0,15}(?:\.[A-Za-z0-9_]{1,16}){0,12} \d{1,9}\n?)*")
 _LENGTH = re.compile(r"(?<![\dL])(?<!L[a-z])([1-9]\d{0,2})(?=[A-Za-z_])")
 _NUMBERS = re.compile(r"(?:\d{1,13}(?:[,x -]{1,2}\d{1,13}){0,32})?")
@@ -66,6 +71,8 @@ def shared_table(table: str, rows: pa.Table, names: Pseudonyms) -> pa.Table:
             return lambda text: text if _OPCODES.fullmatch(text) else shared_code(text, names)
         if (table, column) in _OF_KERNELS:
             return lambda text: "\n".join(shared_kernel(part, names) for part in text.split("\n"))
+        if (table, column) == ("stacks", "stack"):
+            return lambda text: "\n".join(shared_frame(f, names) for f in text.split("\n"))
         return lambda text: shared_code(text, names)
 
     return _changed(rows, of_column)
@@ -107,6 +114,16 @@ def shared_code(text: str, names: Pseudonyms) -> str:
         return text
     cleaned = names.without_places(text) if _may_hide(text) else names.without_known(text)
     return names.without_unknown(names.without_machines(cleaned))
+
+
+def shared_frame(frame: str, names: Pseudonyms) -> str:
+    """A frame of a stack: folders, file and function without unknown words."""
+    if frame in _FRAMES:
+        return frame
+    file, _, function = frame.partition(":")
+    folders = "/".join(shared_code(part.removesuffix(".py"), names) for part in file.split("/"))
+    ending = ".py" if file.endswith(".py") else ""
+    return f"{folders}{ending}:{'.'.join(shared_code(p, names) for p in function.split('.'))}"
 
 
 def _log_line(text: str, names: Pseudonyms) -> str:

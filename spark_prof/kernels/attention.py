@@ -1,4 +1,4 @@
-"""Attention of one new token of each of up to 16 requests, with all that is between qkv and o."""
+"""Attention of new tokens, up to 16 in all, with all that is between qkv and o."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTED = (
     {
         "names": ("layer-attention",),
         "layer": "attention",
-        "does": "from qkv to o: norms, rotation, KV cache, attention of one new token a request",
+        "does": "from qkv to o: norms, rotation, KV cache, attention of 1 to 8 new tokens each",
         "formats": ("bf16", "fp8"),
         "shapes": "heads of 16 n features, up to 256; up to 16 for the same keys; pages of 16 n",
         "operation": "attend",
@@ -31,6 +31,10 @@ LISTED = (
 """For `registry.py`."""
 
 LARGEST_SIZE = 256
+WIDEST = 8
+"""New tokens of a request, as steps have them that verify drafts."""
+_SHARED_BYTES = 48 * 1024
+"""Of a block's shared memory, on all GPUs, where nobody asks for more."""
 MOST_HEADS = 16
 """Of queries, for each head of keys and values."""
 _UNIT = 16
@@ -56,6 +60,17 @@ class Attention:
     def device(self) -> torch.device:
         """Where it runs."""
         return self.counters.device
+
+    @property
+    def widest(self) -> int:
+        """The most new tokens of a request: as many as there is shared memory for."""
+        layer = self.layer
+        shared = layer.heads // layer.kv_heads
+        tiled = 8 if shared <= 8 else 16
+        size, warps = layer.size, _warps(layer.size, shared)
+        base = 2 * tiled * size + 8 * warps * tiled * (size // 2 + 3) + 256
+        new = size * (4 if layer.fp8_scales else 6)  # a key rotated and stored, and a value
+        return min(WIDEST, (_SHARED_BYTES - base) // new)
 
 
 def ready(layer: AttentionLayer) -> Attention:
@@ -90,12 +105,17 @@ def ready(layer: AttentionLayer) -> Attention:
         )
     norms = tuple(_copied(norm and norm.weight, size, table) for norm in _norms(layer))
     sinks = _copied(layer.sinks, heads, table)
-    code = attention_code(size, heads // kv_heads, layer.fp8_scales is not None)
+    code = _code_of(layer, 1)
     prepare([code], table.device)
     most = max(_rows(layer, tokens, table.device) for tokens in range(1, LARGEST_BATCH + 1))
     partial = table.new_empty(most * (heads // kv_heads) * (size + 2), dtype=torch.float32)
     counters = table.new_zeros((LARGEST_BATCH, kv_heads), dtype=torch.int32)
     return Attention(layer, code, (norms[0], norms[1]), sinks, partial, counters)
+
+
+def _code_of(layer: AttentionLayer, width: int) -> KernelCode:
+    shared, fp8 = layer.heads // layer.kv_heads, layer.fp8_scales is not None
+    return attention_code(layer.size, shared, fp8, width)
 
 
 def _norms(layer: AttentionLayer) -> tuple[NormLayer | None, NormLayer | None]:
@@ -146,7 +166,9 @@ def build(layer: Layer) -> Replacement:
     attention = ready(layer)
     tensors = (attention.partial, attention.counters, attention.sinks, *attention.norms)
     memory = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-    return Replacement(partial(attend, attention), LARGEST_BATCH, "kept", memory)
+    return Replacement(
+        partial(attend, attention), LARGEST_BATCH, "kept", memory, width=attention.widest
+    )
 
 
 def attend(
@@ -171,8 +193,9 @@ def attend(
         keys: bfloat16 [pages, tokens of a page, G, D], a page of a multiple of 16 tokens; any
             strides that are multiples of 8, the last being 1. With `fp8_scales` E4M3 or uint8.
         values: the same, with the strides of `keys`.
-        blocks: int32 [M, B], contiguous rows, the numbers of a request's pages in order.
-        lengths: int32 [M], tokens of a request with the new one, up to B pages of them.
+        blocks: int32 [R, B], contiguous rows, the numbers of a request's pages in order.
+        lengths: int32 [R], tokens of a request with the new ones, up to B pages of them. M is R,
+            or a multiple of it: then the new tokens of a request follow on each other.
         slots: int64 [M], page * tokens of a page + which in it.
 
     Raises:
@@ -181,13 +204,21 @@ def attend(
     layer, device = attention.layer, attention.device
     heads, kv_heads, size = layer.heads, layer.kv_heads, layer.size
     tokens = check_tokens(qkv, (heads + 2 * kv_heads) * size, device)
+    requests = lengths.shape[0] if lengths.ndim == 1 else 0
+    width = tokens // requests if requests and tokens % requests == 0 else 0
+    if not 1 <= width <= attention.widest:
+        raise KernelError(
+            f"lengths of shape {tuple(lengths.shape)} for {tokens} new tokens; each request must"
+            f" have as many, up to {attention.widest}"
+        )
     for name, tensor, dtype in (
         ("positions", positions, torch.int64),
         ("lengths", lengths, torch.int32),
         ("slots", slots, torch.int64),
         ("blocks", blocks, torch.int32),
     ):
-        shape = (tokens, *tensor.shape[1:]) if name == "blocks" else (tokens,)
+        count = requests if name in ("blocks", "lengths") else tokens
+        shape = (count, *tensor.shape[1:]) if name == "blocks" else (count,)
         _check_numbers(name, tensor, dtype, shape, device)
     _check_cache(attention, keys, values)
     page = keys.shape[1]
@@ -196,7 +227,7 @@ def attend(
     k_scale, v_scale = layer.fp8_scales or (1.0, 1.0)
     out = qkv.new_empty((tokens, heads * size))
     launch(
-        attention.code,
+        attention.code if width == 1 else _code_of(layer, width),
         (splits, kv_heads, tokens),
         dict(attention.code.defines)["WARPS"] * 32,
         (
@@ -217,7 +248,7 @@ def attend(
             heads // kv_heads,
             page,
             *(stride // _TOGETHER for stride in keys.stride()[:3]),
-            blocks.stride(0) if tokens > 1 else 0,
+            blocks.stride(0) if requests > 1 else 0,
             layer.window,
             layer.cos_sin.shape[1],
             int(layer.halves),
@@ -246,7 +277,7 @@ def _check_numbers(
     if tensor.dtype != dtype or tuple(tensor.shape) != shape or tensor.ndim != dimensions:
         raise KernelError(
             f"{name} is {tensor.dtype} {tuple(tensor.shape)}; it must be {dtype} of {shape[0]}"
-            f" tokens and {dimensions} dimension{'s' if dimensions > 1 else ''}"
+            f" rows and {dimensions} dimension{'s' if dimensions > 1 else ''}"
         )
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise KernelError(f"{name} has strides {tensor.stride()}; rows must be contiguous")
@@ -288,6 +319,11 @@ def codes() -> Sequence[KernelCode]:
     return [
         *(attention_code(size, heads, fp8=False) for size, heads in sizes),
         *(attention_code(size, heads, fp8=True) for size, heads in (*sizes[:2], *sizes[-2:])),
+        *(
+            attention_code(*sizes[which], fp8=False, width=width)
+            for which in (0, 1)
+            for width in (2, 8)
+        ),
     ]
 
 
@@ -302,14 +338,19 @@ def _blocks(size: int, heads: int) -> int:
     return (16 if size <= 64 and heads <= 8 else 8) // _warps(size, heads)
 
 
-def attention_code(size: int, heads: int, fp8: bool) -> KernelCode:
-    """What is compiled for heads of that size, so many of queries to each of keys, and a cache."""
+def attention_code(size: int, heads: int, fp8: bool, width: int = 1) -> KernelCode:
+    """What is compiled for heads of that size, so many of queries to each of keys, and a cache.
+
+    width: new tokens of a request.
+    """
     tiles = 1 if heads <= 8 else 2
-    defines = (
+    defines: tuple[tuple[str, int], ...] = (
         ("SIZE", size),
         ("HEAD_TILES", tiles),
         ("WARPS", _warps(size, heads)),
         ("MIN_BLOCKS", _blocks(size, heads)),
         ("FP8", int(fp8)),
     )
+    if width > 1:
+        defines = (*defines, ("WIDTH", width))
     return KernelCode("attention.cu", "attention", defines)

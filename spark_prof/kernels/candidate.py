@@ -131,6 +131,16 @@ class AttentionLayer:
     fp8_scales: tuple[float, float] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class NormedMlpLayer:
+    """The norm of the residual stream, gate and up, SiLU and down: slot layer of dense models."""
+
+    name: str  # the path of the model's layer
+    norm: NormLayer
+    gate_up: LinearLayer  # [2I, H], the rows of gate before those of up
+    down: LinearLayer  # [H, I]
+
+
 Layer = (
     LinearLayer
     | ExpertsLayer
@@ -138,6 +148,7 @@ Layer = (
     | NormLayer
     | NormedLinearLayer
     | NormedExpertsLayer
+    | NormedMlpLayer
     | AttentionLayer
 )
 
@@ -154,11 +165,12 @@ class Replacement:
     - norm: ``run(x [M, H], None) -> [M, H]``, with a residual [M, H] ``-> (y, x + residual)``
     - normed linear: ``run(x [M, K], residual [M, K] or None, bias) -> (y [M, N], x + residual)``
     - normed experts: ``run(x [M, H], residual [M, H] or None) -> (y [M, H], x + residual)``
+    - normed mlp: as of normed experts
     - attention: ``run(qkv [M, (H + 2 G) D], positions int64 [M], keys, values, blocks int32
-      [M, B], lengths int32 [M], slots int64 [M]) -> [M, H D]``. It writes the new tokens' keys and
-      values, ``[pages, tokens of a page, G, D]``, to `slots`: page * tokens of a page + which, -1
-      for padding, of which the result is 0, as where a length is 0. `lengths` count the new token;
-      a row of `blocks` has a request's pages in order
+      [R, B], lengths int32 [R], slots int64 [M]) -> [M, H D]``, M up to `width` times R. It writes
+      the new tokens' keys and values, ``[pages, tokens of a page, G, D]``, to `slots`: page *
+      tokens of a page + which, -1 for padding, of which the result is 0, as where a length is 0.
+      `lengths` count the new tokens; a row of `blocks` has a request's pages in order
 
     It is called while a CUDA graph is captured: no synchronisation, no allocation that outlives
     the call, the current stream.
@@ -171,6 +183,7 @@ class Replacement:
     line: str = ""  # one line for the log and the report, such as what quantizing lost
     # Whether it shall run for M tokens; None for all up to `tokens`.
     fits: Callable[[int], bool] | None = None
+    width: int = 1  # of attention: the most new tokens of a request
 
     def takes(self, tokens: int) -> bool:
         """Whether it runs for that many tokens."""

@@ -107,7 +107,11 @@ def default_config(
 ) -> LinearConfig:
     """A configuration that is good for most shapes, where none was measured."""
     many = token_tiles(tokens) > 1
-    if format == "bf16":
+    units = -(-columns // 128)
+    if format == "fp8" and units >= 32 and not many:
+        # The fastest of a dozen for Llama-3.1-8B on an H200 (benchmarks/dense_layers.py).
+        config = LinearConfig(8, 8, 2, 1, 2) if units > 64 else LinearConfig(16, 16, 2, 0, 1, 1)
+    elif format == "bf16":
         # A unit is 4 KB: with one or two each, 16 warps have enough in flight for a multiprocessor.
         # The few rows of a router leave nothing but columns to share out.
         depth = 1 if many else 2
@@ -123,7 +127,6 @@ def default_config(
         few = LinearConfig(4, 4, 2, 0, 5 if format in ("fp8_blocks", "int4") else 6)
         config = LinearConfig(8, 1, 2, 0, 2) if many else few
     # No more warps to a stack than it has units of 128 columns.
-    units = -(-columns // 128)
     split = next(split for split in (16, 8, 4, 2, 1) if split <= min(config.split, units))
     return replace(config, split=split)
 
@@ -214,6 +217,7 @@ def launch_dense(
     config: LinearConfig,
     prologue: Prologue = Prologue(),
     dependent: bool = False,
+    gated: bool = False,  # rows of gate and up by turns, whose SiLU product is written
 ) -> None:
     """Launches `dense.cu` on operands that were checked."""
     tokens = len(x)
@@ -224,7 +228,9 @@ def launch_dense(
     normed = prologue.residual, prologue.weight, prologue.stream, prologue.epsilon
     stride = x.stride(0) if tokens > 1 else 0
     launch(
-        dense_code(weight.format, weight.columns, tokens, config, prologue.weight is not None),
+        dense_code(
+            weight.format, weight.columns, tokens, config, prologue.weight is not None, gated
+        ),
         (grid, 1, 1),
         config.warps * 32,
         (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed),
@@ -255,9 +261,12 @@ def dense_code(
     tokens: int,
     config: LinearConfig,
     norm: bool = False,  # of x, as in `normed_linear.py`
+    gated: bool = False,  # as of `launch_dense`
 ) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
     constants = {field: value for field, value in vars(config).items() if field != "blocks"}
+    if gated:
+        constants["gated"] = 1
     if norm or config.x_ahead == 2:
         constants["x_ahead"] = 0
         if room := room_for_rows(columns, tokens, config):

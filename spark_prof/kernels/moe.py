@@ -131,13 +131,17 @@ def pack_experts(
             gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
     if down_bias is not None:
         check_operand("down_bias", down_bias, (count, hidden), device)
+    by_turns = gate_and_up_by_turns(gate_up) if gated else gate_up
     return PackedExperts(
         count, hidden, intermediate, activation,
-        pack_rows(_turned(gate_up) if gated else gate_up), pack_rows(down), gate_up_bias, down_bias,
+        pack_rows(by_turns), pack_rows(down), gate_up_bias, down_bias,
     )  # fmt: skip
 
 
-def _turned(gate_up: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.Tensor:
+def gate_and_up_by_turns(
+    gate_up: QuantizedWeight | torch.Tensor,
+) -> QuantizedWeight | torch.Tensor:
+    """[E, 2I, H] with gate before up, eight rows of each by turns; bfloat16 ones as they are."""
     if isinstance(gate_up, torch.Tensor):
         return gate_up
     if isinstance(gate_up, MxFp4):

@@ -20,12 +20,12 @@ from spark_prof.kernels.dense import (
     default_config,
     dense_code,
     launch_dense,
-    linear,
     room_for_rows,
 )
+from spark_prof.kernels.dispatch import choose, configured
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.operands import LARGEST_BATCH, check_operand, check_tokens
-from spark_prof.kernels.pack import FORMATS, PackedLinear, pack_linear
+from spark_prof.kernels.operands import LARGEST_BATCH, architecture, check_operand, check_tokens
+from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, pack_linear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
@@ -57,6 +57,7 @@ def normed_config(
     columns: int,
     tokens: int,
     format: str,  # noqa: A002 - the word of the formats
+    processors: int = 0,  # of the GPU, to give each as many rows; 0 to leave that
 ) -> LinearConfig | None:
     """The configuration for a shape, None where the rows do not fit into shared memory.
 
@@ -73,8 +74,44 @@ def normed_config(
     for warps in range(most - most % base.split, 0, -base.split):
         config = replace(base, warps=warps, min_blocks=1, blocks=1)
         if _fits(columns, tokens, config):
-            return config
+            return _balanced(config, rows, columns, tokens, processors) if processors else config
     return None
+
+
+def _balanced(
+    config: LinearConfig, rows: int, columns: int, tokens: int, processors: int
+) -> LinearConfig:
+    """The configuration of which a block has the fewest stacks of 16 rows to do, one after another.
+
+    More warps to a stack leave fewer stacks to a round, of which the last is rarely full. Where
+    that is the same, they are more: on an H200 gate and up of Llama-3.1-8B took 4 % less so.
+    """
+    stacks, units = -(-rows // STACK), -(-columns // 128)
+
+    def most(candidate: LinearConfig) -> tuple[int, int]:
+        at_once = candidate.warps // candidate.split
+        return -(-stacks // (at_once * processors)) * at_once, at_once
+
+    candidates = [config]
+    for split in (2, 4, 8, 16):
+        warps = config.warps - config.warps % split
+        if warps and 2 * split <= units:
+            depth = min(config.depth, -(-units // split))
+            candidate = replace(config, warps=warps, split=split, depth=depth)
+            candidates += [candidate] if _fits(columns, tokens, candidate) else []
+    return min(candidates, key=most)
+
+
+def choose_normed(weight: PackedLinear, tokens: int, processors: int = 0) -> LinearConfig | None:
+    """The configuration that was measured for a weight or one like it, else `normed_config`'s."""
+    rows, columns, form = weight.rows, weight.columns, weight.format
+    default = normed_config(rows, columns, tokens, form, processors)
+    if default is None:
+        return None
+    arch = architecture(weight.weights.device)
+    choice = choose("normed", form, rows, columns, tokens, arch, insist=True)
+    config = configured(choice, default, columns).config
+    return config if config is not None and _fits(columns, tokens, config) else default
 
 
 def _fits(columns: int, tokens: int, config: LinearConfig) -> bool:
@@ -105,6 +142,7 @@ def normed_linear(
     bias: torch.Tensor | None = None,
     config: LinearConfig | None = None,
     dependent: bool = False,
+    gated: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Y = norm(x + residual) W^T + bias, and x + residual, which is x where there is no residual.
 
@@ -118,6 +156,7 @@ def normed_linear(
         bias: bfloat16 [N].
         config: by default `normed_config`'s, and where that has none `default_config`'s.
         dependent: as in `dense.linear`.
+        gated: the rows are eight of gate and eight of up by turns, and Y is silu(gate) up.
 
     Raises:
         KernelError: a dtype, shape, stride or device does not fit.
@@ -141,6 +180,7 @@ def normed_linear(
         raise KernelError(f"this kernel norms rows of up to {_WIDEST} features, not {columns}")
     stream = x.new_empty((tokens, columns))
     fused = normed_config(weight.rows, columns, tokens, weight.format)
+    out = x.new_empty((tokens, weight.rows // 2 if gated else weight.rows))
     if fused is None:
         normed = torch.empty_like(stream)
         stride = x.stride(0) if tokens > 1 else 0
@@ -151,12 +191,14 @@ def normed_linear(
             (x, residual, scale, stream, normed, stride, float(norm.epsilon)),
             dependent,
         )
-        return linear(normed, weight, bias, None, config, dependent=True), stream
-    config, out = config or fused, x.new_empty((tokens, weight.rows))
+        config = config or default_config(weight.rows, columns, tokens, weight.format)
+        launch_dense(normed, weight, bias, out, config, dependent=True, gated=gated)
+        return out, stream
+    config = config or fused
     if not _fits(columns, tokens, config):
         raise KernelError(f"{tokens} rows of {columns} do not fit into a block's shared memory")
     prologue = Prologue(residual, scale, stream, norm.epsilon)
-    launch_dense(x, weight, bias, out, config, prologue, dependent)
+    launch_dense(x, weight, bias, out, config, prologue, dependent, gated)
     return out, stream
 
 

@@ -37,8 +37,9 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     module: str  # the path of the module that declares it
     # What it is built from; a choice is that of experts.
     layer: Literal[
-        "matrix", "experts", "choice", "norm", "normed matrix", "attention", "normed experts"
-    ]
+        "matrix", "experts", "choice", "norm", "normed matrix", "attention", "normed experts",
+        "normed mlp",
+    ]  # fmt: skip
     does: str
     formats: tuple[str, ...]  # of the weights, or logits, that it reads
     shapes: str

@@ -12,7 +12,9 @@ Json = dict[str, Any]
 
 _FEW, _FEW_LONG = 6, 3
 _OF_BATCH = ("batch", "steps", "token_us", "tokens_per_s_sequence", "tokens_per_s")
-_BOUND = ("floor_us", "step_us", "of_floor", "placed_us", "kernels_us")
+_BOUND = (
+    "floor_us", "step_us", "of_floor", "nodes", "node_us", "of_bound", "placed_us", "kernels_us",
+)  # fmt: skip
 _DRAFTS = (
     "method",
     "most",

@@ -54,7 +54,7 @@ class Interrupts:
 
     def heed(self) -> None:
         """From here on the next signal raises KeyboardInterrupt; one that has come does at once."""
-        self._raises_from = len(self.received) + 1
+        self._raises_from = 1
         if self.received:
             self._raise(self.received[0])
 

@@ -35,8 +35,10 @@ from spark_prof.profiler.container_run import open_to_container
 from spark_prof.profiler.interrupts import Interrupts, interrupts
 from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
 from spark_prof.profiler.program import without_setsid
+from spark_prof.profiler.py_spy_program import check_allowed, find_py_spy
 from spark_prof.profiler.ray import with_ray_copies
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
+from spark_prof.profiler.stack_sampler import StackSampler
 from spark_prof.profiler.terminal import Terminal
 from spark_prof.profiler.watch import Screen, Watcher
 from spark_prof.profiler.why_nothing import has_begun, why_nothing
@@ -165,6 +167,7 @@ def record(
         if note:
             say(note)
     settings = replace(settings, run=settings.run or secrets.token_hex(8))
+    py_spy = _py_spy_for(command) if settings.host else ""
     nsys = plan_nsys(command, settings, say)
     with interrupts() as received, prepare_bundle(settings.folder, argv, settings) as claim:
         pieces, port = pieces_folder(claim.folder), server_port(command)
@@ -174,7 +177,8 @@ def record(
                 stage_package(staging)
                 started = command._replace(argv=tuple(nsys.argv)) if nsys else command
                 child = _start(started, settings, staging)
-                run = _RecordedCommand(command, child, watcher, say, nsys, claim, received)
+                stacks = StackSampler(pieces, py_spy) if py_spy else None
+                run = _RecordedCommand(command, child, watcher, say, nsys, claim, received, stacks)
                 stack.callback(run.end)
                 bundle, code = run.follow()
             bundle = with_later_engines(bundle)
@@ -183,6 +187,18 @@ def record(
             return bundle, code
         finally:
             remove_empty(settings.folder, claim)
+
+
+def _py_spy_for(command: Command) -> str:
+    """The py-spy that may look into this command's processes; else a CommandError."""
+    if command.kind == "container":
+        raise CommandError(
+            "--host sees processes of this machine; run spark-prof inside the container, started "
+            "with --cap-add SYS_PTRACE"
+        )
+    program = find_py_spy()
+    check_allowed(program)
+    return program
 
 
 def _container_note(command: Command) -> str:
@@ -210,7 +226,9 @@ class _RecordedCommand:
         nsys: NsysRun | None,
         claim: Claim,
         received: Interrupts,
+        stacks: StackSampler | None,
     ) -> None:
+        self._stacks = stacks
         self._command = command
         self._child = child
         self._watcher = watcher
@@ -229,6 +247,8 @@ class _RecordedCommand:
         try:
             self._terminal = Terminal(child, self._say, watcher.clear)
             self._received.heed()
+            if self._stacks is not None:
+                self._stacks.start()
             self._wait_for_window()
             watcher.clear()
             if child.poll() is None and has_steps(watcher.pieces):
@@ -270,6 +290,7 @@ class _RecordedCommand:
                 if self._nsys is not None:
                     self._nsys.stop()
                     self._nsys.collect()
+                self._finish_stacks()
                 try:
                     self._bundle = make_bundle(self._claim.folder, watcher, self._say, "complete")
                 except CommandError as error:  # a full disk ends no server
@@ -288,6 +309,8 @@ class _RecordedCommand:
             return ended or waited > patience
 
         watcher.stop()
+        if self._stacks is not None:
+            self._stacks.ask_to_end()
         watcher.wait(enough, received.patience.flush_s)
         watcher.wait_for_engine(received.patience.engine_s)
         if has_steps(watcher.pieces):
@@ -311,7 +334,13 @@ class _RecordedCommand:
 
     def _make(self, state: str) -> Bundle:
         with self._received.finishing_bundle():
+            self._finish_stacks()
             return make_bundle(self._claim.folder, self._watcher, self._say, state)
+
+    def _finish_stacks(self) -> None:
+        """Has what py-spy saw written before the bundle is made."""
+        if self._stacks is not None:
+            self._stacks.finish(self._received.patience.flush_s)
 
     def _state(self, code: int) -> str:
         """Complete where the recording holds what was asked for, and nothing ended it early."""
@@ -328,6 +357,8 @@ class _RecordedCommand:
         """Ends the command as the terminal would, if it runs, and takes the terminal back."""
         received, child = self._received, self._child
         received.defer()
+        if self._stacks is not None:
+            self._stacks.ask_to_end()
         patience = received.patience
         whole = self._nsys is not None or received.urgent or received.count > 2
         family = child_process.descendants(child.pid) if whole else ()

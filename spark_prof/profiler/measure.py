@@ -21,6 +21,8 @@ from spark_prof.kernels.bench.ceilings import (
     launches,
     room_of,
 )
+from spark_prof.kernels.bench.node_price import node_prices
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.profiler.facts import device_facts, device_state
 from spark_prof.traces.measured import MeasuredMachine, Measurement
 from spark_prof.vocabulary import PRECISIONS
@@ -195,6 +197,7 @@ def _all(
     """Every measurement, or why one is missing; one that fails does not take the rest along."""
     parts: list[tuple[str, Callable[[], Iterator[Measurement | str]]]] = [
         ("launches", lambda: map(each_of, launches(device))),
+        ("nodes of CUDA graphs", lambda: map(each_of, node_prices(torch.device(device.name)))),
         ("matrix products", lambda: products(device, room)),
     ]
     if room.buffer_bytes:
@@ -212,8 +215,9 @@ def _all(
             if device.is_gpu:
                 # What is kept for reuse would come on top of what the next part takes.
                 torch.cuda.empty_cache()
-        except RuntimeError as error:
-            # Torch's errors, a full memory among them, are all of this type.
+        except (RuntimeError, KernelError) as error:
+            # Torch's errors, a full memory among them, are all of the first type; the other is
+            # what has no compiler.
             yield f"The measurement of {name} ended early: {_reason(error)}"
 
 

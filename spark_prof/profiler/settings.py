@@ -50,6 +50,7 @@ class Settings:
     faults: tuple[str, ...] = ()
     counters: bool = False  # also sample the GPU's hardware counters
     nvtx: bool = False  # also record the NVTX ranges of the recorded program
+    host: bool = False  # also sample Python stacks from outside
     # The same for all processes of one recording, on every host; tells recordings apart.
     run: str = ""
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ class StageMarks:
     def _watch_front_end(self, owner: Any) -> None:
         original = owner.__init__
 
+        @wraps(original)
         def constructor(this: Any, *arguments: Any, **named: Any) -> None:
             owner.__init__ = original
             begin = time.monotonic_ns()
@@ -98,6 +99,7 @@ class StageMarks:
     def _watch_server(self, owner: Any) -> None:
         original = owner.startup
 
+        @wraps(original)
         async def startup(this: Any, *arguments: Any, **named: Any) -> None:
             owner.startup = original
             await original(this, *arguments, **named)
@@ -183,6 +185,7 @@ class StageMarks:
                 self._undo.append(partial(setattr, owner, where[-1], original))
 
     def _marking(self, stage: str, original: Any) -> Callable[..., Any]:
+        @wraps(original)
         def marked(*arguments: Any, **named: Any) -> Any:
             with self.stage(stage):
                 return original(*arguments, **named)
@@ -193,6 +196,7 @@ class StageMarks:
         """Around torch.compile: what the compiler's counter grows by tells what it was."""
 
         @contextmanager
+        @wraps(original)
         def monitored(*arguments: Any, **named: Any) -> Iterator[None]:
             before, begin = _compiled(), time.monotonic_ns()
             try:
@@ -240,10 +244,6 @@ class StageMarks:
             write_json(settings.pieces, start_name(self._token), value)
 
 
-MARKS = StageMarks()
-"""Those of this process."""
-
-
 def process_start_ns() -> int:
     """When this process started, by CLOCK_MONOTONIC, to a hundredth of a second."""
     ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
@@ -267,3 +267,7 @@ def _quietly(function: Callable[[], Any]) -> Any:
     except Exception as error:
         logger.debug("spark-prof cannot mark the start: %s", error)
         return None
+
+
+MARKS = StageMarks()
+"""Those of this process."""

@@ -74,5 +74,6 @@ SECTIONS: Mapping[str, str] = {
     "steps": "steps",
     "conversions": "conversions",
     "ranks": "ranks",
+    "host": "host",
 }
 """The section, one that every report with such a finding has, that has a page's evidence."""

@@ -200,6 +200,25 @@ QK_NORM_WIDTH = Threshold(
     "qk-norm-width", ("small-kernels",), 256, "elements",
     "norms of q and k are as wide as a head, those of layers several times as wide",
 )  # fmt: skip
+HOST_SAMPLES = Threshold(
+    "host-samples", ("host-code",), 30, "samples of stacks while the GPU waits",
+    "with fewer the 95 % interval of a share is wider than 0.34",
+)  # fmt: skip
+HOST_SHARE = Threshold(
+    "host-share", ("host-code",), 0.4, "of the time in which the GPU waits, by the lower end of "
+    "the 95 % interval",
+)  # fmt: skip
+HOST_GAP = Threshold(
+    "host-gap", ("host-code",), 0.05, "of a mean profiled step",
+)  # fmt: skip
+HOST_SURE = Threshold(
+    "host-sure", ("host-code",), 0.2, "of the samples in gaps, whatever the error of their times",
+    "with fewer the gaps are shorter than the times of the samples are exact",
+)  # fmt: skip
+SPINNING_SHARE = Threshold(
+    "spinning-share", (), 0.9, "of a processor, by a thread without Python",
+    "a thread that waits for work in a loop uses a whole one, less what others take from it",
+)  # fmt: skip
 
 THRESHOLDS: tuple[Threshold[int] | Threshold[float], ...] = tuple(
     row for row in tuple(globals().values()) if isinstance(row, Threshold)

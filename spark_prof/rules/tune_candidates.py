@@ -210,10 +210,13 @@ def slot_of(component: str) -> str:
 MOST_TOKENS = 16
 """That a step may compute for its layers to run kernels of this package."""
 
-IN_LAYER = ("qkv", "attention", "rope", "kv_write", "norm", "router", "experts")
+IN_LAYER = ("qkv", "attention", "rope", "kv_write", "norm", "router", "experts", "mlp")
 """Components whose kernels the slot `layer` has."""
 
-LAYER_MODELS = ("GptOssForCausalLM", "Qwen3MoeForCausalLM")
+DENSE_LAYER_MODELS = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Models without experts whose decoder layers slot `layer` knows; no engine's time was measured."""
+
+LAYER_MODELS = ("GptOssForCausalLM", "Qwen3MoeForCausalLM", *DENSE_LAYER_MODELS)
 """Models whose decoder layers slot `layer` knows."""
 
 FOREIGN: Mapping[str, str] = {

@@ -41,6 +41,8 @@ def rounded_by(point: SwapPoint) -> Rounded:
     layer = LayerModules.of(point.module)
     if point.kind in ("experts", "normed experts"):
         return _of_experts((layer.mlp.experts if layer else point.module).routed_experts)
+    if point.kind == "normed mlp" and layer:
+        return _of_matrix(layer.mlp.gate_up_proj)
     if point.kind in ("matrix", "normed matrix"):
         return _of_matrix(layer.attention.qkv_proj if layer else point.module)
     return ""

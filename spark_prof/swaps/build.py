@@ -140,6 +140,7 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
         _check_memory()
         with torch.no_grad():
             if point.kind in PARTS:
+                _check_measured(point, swap)
                 layer: Layer = read_part(point.name, point.module, point.kind)
             else:
                 _check_input(point)
@@ -168,6 +169,15 @@ def _check_input(point: SwapPoint) -> None:
         raise KernelError(
             "vLLM quantizes its input in one kernel with the activation before it, and the kernel "
             "takes it unquantized; slot layer replaces both"
+        )
+
+
+def _check_measured(point: SwapPoint, swap: Swap) -> None:
+    """Refuses the parts of layers without experts, of which no engine's time was measured."""
+    modules = LayerModules.of(point.module)
+    if swap.kernel == "spark_prof" and modules is not None and modules.gate is None:
+        raise SparkProfError(
+            "a layer without experts was not measured to be faster; layer=spark_prof! runs it"
         )
 
 

@@ -14,7 +14,12 @@ from typing import Any
 import torch
 
 from spark_prof.kernels.attention import build as build_attention
-from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
+from spark_prof.kernels.candidate import (
+    AttentionLayer,
+    NormedExpertsLayer,
+    NormedLinearLayer,
+    NormedMlpLayer,
+)
 from spark_prof.kernels.dense import LinearConfig, choose_linear, default_config, dense_code, linear
 from spark_prof.kernels.dispatch import Config, DispatchChoice
 from spark_prof.kernels.kernel_error import KernelError
@@ -28,8 +33,9 @@ from spark_prof.kernels.moe import (
     pack_experts,
 )
 from spark_prof.kernels.normed_experts import make_router, normed_experts, router_code
-from spark_prof.kernels.normed_linear import norm_code, normed_config, normed_linear
-from spark_prof.kernels.operands import LARGEST_BATCH, architecture
+from spark_prof.kernels.normed_linear import choose_normed, norm_code, normed_linear
+from spark_prof.kernels.normed_mlp import codes_of, mlp_config, normed_mlp, pack_mlp
+from spark_prof.kernels.operands import LARGEST_BATCH, architecture, multiprocessors
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
 from spark_prof.kernels.routing import build as build_router
@@ -67,9 +73,13 @@ def build_kept(layer: Layer, insist: bool) -> Replacement:
             return _normed_linear(layer, pack_linear(layer.linear.weight), "kept", "")
         if isinstance(layer, AttentionLayer):
             _measured(layer.cos_sin, insist)
-            return build_attention(layer)
+            attention = build_attention(layer)
+            # Of steps that verify drafts no time was measured.
+            return attention if insist else replace(attention, width=1)
         if isinstance(layer, NormedExpertsLayer):
             return _normed_experts(layer, insist)
+        if isinstance(layer, NormedMlpLayer):
+            return _normed_mlp(layer)
     raise KernelError("spark_prof has no kernel for a norm alone; give norm=FILE.py:FUNCTION")
 
 
@@ -79,7 +89,7 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
     It runs for every number of tokens up to 16: a layer whose results changed with the batch size
     more than it must would be worse than one that is a little slower.
     """
-    if isinstance(layer, AttentionLayer | NormedExpertsLayer):
+    if isinstance(layer, AttentionLayer | NormedExpertsLayer | NormedMlpLayer):
         return build_kept(layer, insist=True)  # of a decoder layer qkv alone is quantized
     matrix = layer.linear if isinstance(layer, NormedLinearLayer) else layer
     if not isinstance(matrix, LinearLayer):
@@ -140,7 +150,9 @@ def _normed_linear(
     layer: NormedLinearLayer, packed: PackedLinear, bits: Bits, line: str
 ) -> Replacement:
     form, columns = packed.format, packed.columns
-    fused = {count: normed_config(packed.rows, columns, count, form) for count in _COUNTS}
+    # Of other formats what was measured had rounds that are not as even.
+    processors = multiprocessors(packed.weights.device) if form.startswith("fp8") else 0
+    fused = {count: choose_normed(packed, count, processors) for count in _COUNTS}
     configs = {
         count: config
         or choose_linear(packed, count, insist=True).config
@@ -162,6 +174,20 @@ def _normed_linear(
     memory = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
     line = line or f"norm and {form} {packed.rows} x {columns}, 1 to {LARGEST_BATCH} tokens"
     return Replacement(run, LARGEST_BATCH, bits, memory, line)
+
+
+def _normed_mlp(layer: NormedMlpLayer) -> Replacement:
+    mlp = pack_mlp(layer)
+    configs = {count: mlp_config(mlp, count) for count in _COUNTS}
+    prepare(codes_of(mlp, configs), mlp.down.weights.device)
+
+    def run(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        return normed_mlp(x, residual, mlp, configs[len(x)], dependent=True)
+
+    memory = mlp.norm.weight.nbytes
+    memory += sum(part.bytes for part in (mlp.gate_up, mlp.down) if part.format != "bf16")
+    line = f"norm and {mlp.gate_up.format} mlp of {mlp.down.columns} within, 1 to {LARGEST_BATCH}"
+    return Replacement(run, LARGEST_BATCH, "kept", memory, f"{line} tokens")
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:

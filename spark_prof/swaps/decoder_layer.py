@@ -1,4 +1,4 @@
-"""A decoder layer as few kernels: norm and qkv; rotation, cache and attention; norm and experts.
+"""A decoder layer as few kernels: norm and qkv; rotation, cache and attention; norm and MLP.
 
 Slot `layer`. How a class of vLLM writes its layer is a row of `FORMS`. Each of the three parts can
 be replaced by itself; what is not, what has more tokens than a kernel takes, and what is no
@@ -17,7 +17,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
+from spark_prof.kernels.candidate import (
+    AttentionLayer,
+    NormedExpertsLayer,
+    NormedLinearLayer,
+    NormedMlpLayer,
+)
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.guard import NOT_TAKEN, GuardedReplacement
 from spark_prof.swaps.live_weights import check_layout, read_experts, read_linear, read_norm
@@ -30,19 +35,28 @@ class Form(NamedTuple):
     """Attributes of a decoder layer's modules in which classes differ."""
 
     attention: str  # the module of qkv_proj, rotary_emb, attn and o_proj
-    gate: str  # the router's matrix, of `mlp`
+    gate: str = ""  # the router's matrix, of `mlp`; empty where there are no experts
 
 
 FORMS: Mapping[str, Form] = {
     "TransformerBlock": Form("attn", "router"),  # gpt-oss
     "Qwen3MoeDecoderLayer": Form("self_attn", "gate"),
+    "LlamaDecoderLayer": Form("self_attn"),
+    "Qwen2DecoderLayer": Form("self_attn"),
+    "Qwen3DecoderLayer": Form("self_attn"),
 }
 """By the class of a decoder layer, with input_layernorm, post_attention_layernorm and mlp, too."""
 
-Part = Literal["normed matrix", "attention", "normed experts"]
+_ARGUMENTS = {"positions", "hidden_states", "residual"}
+"""Of a layer's `forward`; a drafter's of the same name may have others."""
 
-PARTS: tuple[Part, ...] = ("normed matrix", "attention", "normed experts")
-"""The parts of a layer, in the order in which they run."""
+_MLPS = ("LlamaMLP", "Qwen2MLP", "Qwen3MoeMLP")
+"""vLLM's classes of gate_up_proj, SiLU and down_proj."""
+
+Part = Literal["normed matrix", "attention", "normed experts", "normed mlp"]
+
+PARTS: tuple[Part, ...] = ("normed matrix", "attention", "normed experts", "normed mlp")
+"""The parts of layers, in the order in which they run; a layer has one of the last two."""
 
 _ROTATIONS = ("RotaryEmbedding", "YaRNScalingRotaryEmbedding", "Llama3RotaryEmbedding")
 """vLLM's classes that rotate by the position alone and a table of cosines and sines."""
@@ -56,38 +70,58 @@ class LayerModules:
     attention: Any
     second_norm: Any
     mlp: Any
-    gate: Any
+    gate: Any  # None where there are no experts
 
     @classmethod
     def of(cls, layer: Any) -> LayerModules | None:
-        """Those of a layer of a class in `FORMS` that has experts, else None."""
+        """Those of a layer of a class in `FORMS` that has experts or a known MLP, else None."""
         form = FORMS.get(type(layer).__name__)
+        if form is None or not _ARGUMENTS.issuperset(_arguments_of(layer)):
+            return None
         mlp = getattr(layer, "mlp", None)
-        if form is None or not hasattr(getattr(mlp, "experts", None), "routed_experts"):
+        has_experts = hasattr(getattr(mlp, "experts", None), "routed_experts")
+        if not has_experts and type(mlp).__name__ not in _MLPS:
             return None
         return cls(
             layer.input_layernorm,
             getattr(layer, form.attention),
             layer.post_attention_layernorm,
             mlp,
-            getattr(mlp, form.gate),
+            getattr(mlp, form.gate) if has_experts else None,
         )
+
+    @property
+    def owners(self) -> Mapping[Part, Any]:
+        """The layer's parts in their order, each with the module that its kernels count to."""
+        attention, mlp = self.attention, self.mlp
+        last: dict[Part, Any] = (
+            {"normed mlp": mlp} if self.gate is None else {"normed experts": mlp.experts}
+        )
+        return {"normed matrix": attention.qkv_proj, "attention": attention.attn, **last}
+
+
+def _arguments_of(layer: Any) -> list[str]:
+    """The names of what a layer's `forward` takes, in order."""
+    return list(inspect.signature(type(layer).forward).parameters)[1:]
 
 
 def parts_of(name: str, layer: Any) -> Iterator[tuple[Part, str]]:
     """Each part of a decoder layer, and the path of the module that its kernels count to."""
+    modules = LayerModules.of(layer)
+    assert modules is not None
     form = FORMS[type(layer).__name__]
-    paths = (f"{form.attention}.qkv_proj", f"{form.attention}.attn", "mlp.experts")
-    yield from zip(PARTS, (f"{name}.{path}" for path in paths), strict=True)
+    last = "mlp" if modules.gate is None else "mlp.experts"
+    paths = (f"{form.attention}.qkv_proj", f"{form.attention}.attn", last)
+    yield from zip(modules.owners, (f"{name}.{path}" for path in paths), strict=True)
 
 
 def read_part(
     name: str, layer: Any, part: Part
-) -> NormedLinearLayer | AttentionLayer | NormedExpertsLayer:
+) -> NormedLinearLayer | AttentionLayer | NormedExpertsLayer | NormedMlpLayer:
     """Reads a part of a decoder layer, as `live_weights.read_layer` does."""
     modules = LayerModules.of(layer)
     assert modules is not None
-    if modules.mlp.experts.moe_config.is_lora_enabled:
+    if _takes_adapters(modules):
         raise KernelError("its engine takes LoRA adapters")
     check_layout()
     if part == "attention":
@@ -95,6 +129,8 @@ def read_part(
     if part == "normed matrix":
         norm = read_norm(name, modules.first_norm)
         return NormedLinearLayer(name, norm, read_linear(name, modules.attention.qkv_proj, "qkv"))
+    if part == "normed mlp":
+        return _read_mlp(name, modules)
     runner = modules.mlp.experts
     if getattr(modules.mlp, "is_sequence_parallel", False) or runner.moe_config.tp_size > 1:
         raise KernelError("what its experts return is added up over ranks")
@@ -107,6 +143,35 @@ def read_part(
         read_linear(name, modules.gate, "router"),
         None if bias is None else bias.detach(),
         read_experts(name, runner),
+    )
+
+
+def _takes_adapters(modules: LayerModules) -> bool:
+    if modules.gate is not None:
+        return bool(modules.mlp.experts.moe_config.is_lora_enabled)
+    try:
+        from vllm.config import get_current_vllm_config
+
+        return get_current_vllm_config().lora_config is not None
+    except (ImportError, AssertionError):  # nothing is being loaded
+        return False
+
+
+def _read_mlp(name: str, modules: LayerModules) -> NormedMlpLayer:
+    mlp = modules.mlp
+    if mlp.down_proj.tp_size > 1:
+        raise KernelError("what its MLP returns is added up over ranks")
+    if type(mlp.act_fn).__name__ != "SiluAndMul":
+        raise KernelError(f"{type(mlp.act_fn).__name__} is an activation that is not known")
+    if getattr(mlp, "expert_gate", None) is not None:
+        raise KernelError("it is a shared expert with a gate")
+    if any(getattr(proj, "bias", None) is not None for proj in (mlp.gate_up_proj, mlp.down_proj)):
+        raise KernelError("its MLP has a bias")
+    return NormedMlpLayer(
+        name,
+        read_norm(name, modules.second_norm),
+        read_linear(name, mlp.gate_up_proj, "mlp"),
+        read_linear(name, mlp.down_proj, "mlp"),
     )
 
 
@@ -272,7 +337,10 @@ class AttentionPart(SwappablePart):
         return module.attn(q, k, v)
 
     def arguments(self, qkv: torch.Tensor, positions: torch.Tensor) -> tuple[Any, ...] | None:
-        """With the KV cache and where it is read and written, in a step that only decodes."""
+        """With the KV cache and where it is read and written, where all requests are alike.
+
+        That is a step that decodes, or one that verifies as many drafts of each.
+        """
         from vllm.distributed.kv_transfer.kv_transfer_state import has_kv_transfer_group
         from vllm.model_executor.layers.attention.attention import get_attention_context
 
@@ -283,22 +351,37 @@ class AttentionPart(SwappablePart):
         tokens = len(qkv)
         if metadata is None or slots is None or positions.ndim != 1 or cache.dim() != 4:
             return None
-        if metadata.max_query_len != 1 or metadata.causal is not True:
+        width = int(metadata.max_query_len)
+        if metadata.causal is not True or not self._takes(width, tokens, metadata):
             return None
         if getattr(metadata, "use_cascade", False):  # until 0.31
             return None
         blocks, lengths = metadata.block_table, metadata.seq_lens
-        if min(len(blocks), len(lengths), len(slots)) < tokens:
+        requests = tokens // width
+        if min(len(blocks), len(lengths)) < requests or len(slots) < tokens:
             return None
         keys, values = cache.transpose(1, 2).chunk(2, dim=-1)
         return (
             *(qkv, positions[:tokens], keys, values),
-            *(blocks[:tokens], lengths[:tokens], slots[:tokens]),
+            *(blocks[:requests], lengths[:requests], slots[:tokens]),
         )
 
+    def _takes(self, width: int, tokens: int, metadata: Any) -> bool:
+        """Whether the kernel is for steps of that many new tokens a request, and all have as many.
 
-class NormedExperts(SwappablePart):
-    """The norm of the residual stream, the router and the experts."""
+        They do where as many requests as there are lengths have no more, and together all tokens.
+        """
+        if width == 1:
+            return True
+        guarded = self.choices.get(plain_side(SIDES.active))
+        if guarded is None or guarded.replacement is None or width > guarded.replacement.width:
+            return False
+        same = tokens == getattr(metadata, "num_actual_tokens", 0) == width * len(metadata.seq_lens)
+        return same and width > 0
+
+
+class NormedMlp(SwappablePart):
+    """The norm of the residual stream, and router and experts or a dense MLP."""
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
         """As vLLM has it."""
@@ -311,7 +394,7 @@ class NormedExperts(SwappablePart):
 
 
 _KINDS: Mapping[Part, type[SwappablePart]] = dict(
-    zip(PARTS, (NormedMatrix, AttentionPart, NormedExperts), strict=True)
+    zip(PARTS, (NormedMatrix, AttentionPart, NormedMlp, NormedMlp), strict=True)
 )
 
 
@@ -326,26 +409,23 @@ def swap_layer(layer: Any, bodies: Mapping[Part, SwappablePart], compiled: bool)
     """Lets the parts of a decoder layer choose."""
     modules = LayerModules.of(layer)
     assert modules is not None
-    owners = (modules.attention.qkv_proj, modules.attention.attn, modules.mlp.experts)
-    holders = dict(zip(PARTS, owners, strict=True))
     calls: dict[Part, Callable[..., Any]] = {}
-    for part, kind in _KINDS.items():
+    for part, owner in modules.owners.items():
         body = bodies.get(part)
         if body is None:
-            calls[part] = kind(modules, {}, opaque=False).stock
+            calls[part] = _KINDS[part](modules, {}, opaque=False).stock
             continue
-        holders[part].spark_prof_body = body  # for the recorder
+        owner.spark_prof_body = body  # for the recorder
         calls[part] = _operator(layer, part, body) if compiled else body.call
-    matrix, attention, experts = (calls[part] for part in PARTS)
+    matrix, attention, mlp = calls.values()
     o_proj = modules.attention.o_proj
-    order = inspect.signature(type(layer).forward)
-    names = [name for name in order.parameters if name != "self"]
+    names = _arguments_of(layer)
 
     def forward(*arguments: Any, **named: Any) -> Any:
         inputs = dict(zip(names, arguments, strict=False)) | named
         qkv, residual = matrix(inputs["hidden_states"], inputs["residual"])
         attended = attention(qkv, inputs["positions"])
-        return experts(product_of(o_proj(attended)), residual)
+        return mlp(product_of(o_proj(attended)), residual)
 
     layer.forward, layer.spark_prof_parts = forward, calls
 
@@ -355,7 +435,7 @@ _BODIES: dict[int, SwappablePart] = {}
 
 def _operator(layer: Any, part: Part, body: SwappablePart) -> Callable[..., Any]:
     """A part as a compiled model calls it: by a tensor of the layer's own, see `layer_dispatch`."""
-    device = layer.input_layernorm.weight.device
+    device = next(layer.parameters()).device
     key = torch.zeros(16, dtype=torch.uint8, device=device)
     buffer = f"spark_prof_{part.replace(' ', '_')}"
     layer.register_buffer(buffer, key, persistent=False)
@@ -372,7 +452,7 @@ def _operator(layer: Any, part: Part, body: SwappablePart) -> Callable[..., Any]
         return lambda qkv, positions: operators.attention(
             qkv, positions, getattr(layer, buffer), width
         )
-    return lambda x, residual: operators.normed_experts(x, residual, getattr(layer, buffer))
+    return lambda x, residual: operators.normed_mlp(x, residual, getattr(layer, buffer))
 
 
 SPLITTING = "spark_prof::attention"
@@ -390,7 +470,7 @@ OPERATORS: tuple[tuple[str, Callable[..., Any], Callable[..., Any]], ...] = (
         lambda qkv, _positions, _key, width: qkv.new_empty((qkv.shape[0], width)),
     ),
     (
-        "normed_experts(Tensor x, Tensor? residual, Tensor key) -> (Tensor, Tensor)",
+        "normed_mlp(Tensor x, Tensor? residual, Tensor key) -> (Tensor, Tensor)",
         lambda x, residual, key: _BODIES[key.data_ptr()].call(x, residual),
         lambda x, _residual, _key: (torch.empty_like(x), torch.empty_like(x)),
     ),

@@ -31,8 +31,8 @@ def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
     modules = LayerModules.of(point.module)
     if point.kind == "attention" or modules is None:
         return ()
-    experts = point.kind == "normed experts"
-    weight = (modules.second_norm if experts else modules.first_norm).weight
+    first = point.kind == "normed matrix"
+    weight = (modules.first_norm if first else modules.second_norm).weight
     width = int(weight.shape[0])
     tokens = partial(made_tokens, width, weight.dtype, weight.device)
 
@@ -45,7 +45,9 @@ def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
             x, residual
         )
 
-    if experts:
+    if point.kind == "normed mlp":
+        return (TrialWork((width, "mlp"), both, (), stock_result),)
+    if not first:
         clear = partial(_clear, modules, both)
         return (TrialWork((width, "experts"), clear, (), stock_result, (LARGE, SAME_TOKEN)),)
     bias = getattr(modules.attention.qkv_proj, "bias", None)
@@ -75,6 +77,8 @@ _SMALLEST = 1e-12
 
 _CONTEXTS = ((1,), (2, 17), (130, 1, 300, 0), tuple(range(250, 266)))
 """Of requests that are tried together, the tokens of each; 0 pads a CUDA graph."""
+_VERIFYING = (2, 19, 130, 0)
+"""The same of requests with two new tokens each."""
 
 
 def try_attention(guarded: GuardedReplacement, point: SwapPoint, seconds: float) -> None:
@@ -87,10 +91,12 @@ def try_attention(guarded: GuardedReplacement, point: SwapPoint, seconds: float)
     assert isinstance(layer, AttentionLayer)
     device = layer.cos_sin.device
     errors: list[ReplacementError] = []
-    for lengths in _CONTEXTS:
+    wide = guarded.replacement is not None and guarded.replacement.width > 1
+    for lengths in (*_CONTEXTS, *((_VERIFYING,) if wide else ())):
         case = AttentionCase(
             layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16,
             fp8=layer.fp8_scales is not None, codes=1 / min(layer.fp8_scales or (1,)),
+            width=2 if lengths == _VERIFYING else 1,
         )  # fmt: skip
         arguments = case.arguments(str(device))
         before = tuple(copies(arguments))

@@ -48,12 +48,13 @@ def rounding_error(mantissa: int) -> float:
 def layer_bound(bits: str, slot: str, name: str, rounded: Rounded = "") -> float:
     """The largest relative L2 error of a layer by itself: a place's slot and module path.
 
-    Where vLLM rounds activations it is three times that rounding's error, of which experts have
-    three: in gate's and up's factor of their product, and in what down is given.
+    Where vLLM rounds activations it is three times that rounding's error, of which experts and an
+    MLP have three: in gate's and up's factor of their product, and in what down is given.
     """
     experts = slot == "moe" or (slot == "layer" and name.endswith("experts"))
+    gated = experts or (slot == "layer" and name.endswith(".mlp"))
     if bits == "kept" and rounded:
-        error = rounding_error(_MANTISSA[rounded]) * math.sqrt(3 if experts else 1)
+        error = rounding_error(_MANTISSA[rounded]) * math.sqrt(3 if gated else 1)
         return min(_MARGIN * error, _LAYER_BOUNDS["changed"])
     routed = bits == "kept" and slot == "layer" and experts
     return _ROUTED_BOUND if routed else _LAYER_BOUNDS[bits]

@@ -347,14 +347,16 @@ class _Tapping:
 
     def _inputs(self, order: list[str], widths: list[int]) -> list[int]:
         """The token behind which each row is: of the later ones of a request its drafts."""
-        if self._batch is not None:
-            return [int(token) for token in self._batch.input_ids[self._batch.logits_indices]]
-        indices: list[int] = []
-        end = 0
-        for name, width in zip(order, widths, strict=True):
-            end += self._counts[name]
-            indices += range(end - width, end)
-        return [int(token) for token in self._runner.input_ids.gpu[indices]]
+        ids, indices = getattr(self._batch, "input_ids", None), []
+        if ids is not None:
+            indices = self._batch.logits_indices
+        else:
+            ids, end = self._runner.input_ids.gpu, 0
+            for name, width in zip(order, widths, strict=True):
+                end += self._counts[name]
+                indices += range(end - width, end)
+        tokens: list[int] = ids[indices].tolist()
+        return tokens
 
 
 class Tap:

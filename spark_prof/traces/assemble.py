@@ -175,6 +175,7 @@ def write_tables(
                 added_pieces += len(group)
                 if progress:
                     progress(added_pieces, total)
+        added.add_host(facts)
         added.add_log()
         added.add_cubins(folder)
     missing = [*lost, *added.lost]

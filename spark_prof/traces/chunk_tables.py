@@ -7,7 +7,7 @@ when it was *launched*, on the thread that ran the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from spark_prof.traces.chunks import (
     DRAFT_DTYPE,
     ENGINE_DTYPE,
     EVENT_DTYPE,
+    HOST,
     NODE_DTYPE,
     REQUEST_DTYPE,
     REQUEST_STEP_DTYPE,
@@ -46,6 +47,7 @@ from spark_prof.traces.chunks import (
 )
 from spark_prof.traces.cuda_tools import find_tool
 from spark_prof.traces.foreign import Trace, operator_rows
+from spark_prof.traces.host_stacks import host_tables
 from spark_prof.traces.host_timeline import (
     FINISH,
     MODEL_PATH,
@@ -341,6 +343,15 @@ class PieceTables:
         log = pd.DataFrame(log_lines(self._pieces), columns=TABLES["log"].schema.names)
         self._tables.add("log", 0, log)
         self.lost += [f"{row.process}: {row.message}" for row in log.itertuples()]
+
+    def add_host(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds what the recorder saw of the processes from outside; `facts` tell their ids."""
+        added = host_tables(self._pieces, facts)
+        ranks = [int(fact["rank"]) for name, fact in facts.items() if name.startswith("rank")]
+        for table, frame in added.tables:
+            self._tables.add(table, min(ranks, default=0), frame)
+        self.lost += [f"{HOST}: {text}" for text in added.lost]
+        self.unreadable += added.unreadable
 
     def add_cubins(self, bundle: Path) -> None:
         """Adds the machine code and its opcodes, and keeps what ran of it in the bundle."""

@@ -101,6 +101,15 @@ REQUEST_STEP_DTYPE = _columns("request:i4 first:i8 last:i8 read_tokens:i4 output
 DRAFT_DTYPE = _columns("key:i8 request:i4 context:i4 proposed:i4 accepted:i4")
 """What was drafted for one request of an iteration; the columns of the `drafts` table."""
 
+STACK_DTYPE = _columns("time_ns:i8 pid:i8 thread:i8 stack:i8")
+"""What a thread did when it was looked at; `stack` is a row of the texts beside it."""
+
+HOST = "host"
+"""Begins the names of what the recorder itself saw of the recorded processes, from outside."""
+
+ACCOUNT_FILE = f"{HOST}.account.json"
+"""What their threads used, and what the host let them have; with process ids."""
+
 
 def pieces_folder(bundle: Path) -> Path:
     """Where the pieces of that bundle lie while it is recorded."""
@@ -134,6 +143,11 @@ def tensors_name(process: str) -> str:
 def array_name(process: str, kind: str, piece: int) -> str:
     """The NumPy file of one piece; `kind` is steps, events, arguments, engine, drafts...."""
     return f"{process}.{piece:05d}.{kind}.npy"
+
+
+def stacks_name(piece: int) -> str:
+    """The JSON file with the stacks that rows of STACK_DTYPE in that piece point to."""
+    return f"{HOST}.{piece:05d}.stacks.json"
 
 
 def activity_name(process: str, piece: int) -> str:

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from spark_prof.arrays import Int64s, Rows
 from spark_prof.vocabulary import GRAPH_KINDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PREPARE, FINISH, SAMPLE, FIRST_MODULE = 0, 1, 2, 3
 """Module numbers of what runs outside the model, and the first one of a module of the model."""
@@ -133,6 +136,8 @@ class GraphNodes:
 
 def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]) -> GraphNodes:
     """Places NODE_DTYPE rows, where a clone may stand as a new node too, by EVENT_DTYPE rows."""
+    import pandas as pd  # not in vLLM's processes, which read the numbers of modules above
+
     timeline, _ = replay(events, layers, None)
     rows = nodes[last_of_each(nodes["node"], nodes["original"])]
     number = rows["node"].astype(np.int64)
@@ -160,6 +165,8 @@ def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]
 
 def capture_rows(captures: Rows) -> pd.DataFrame:
     """The `captures` table."""
+    import pandas as pd
+
     frame = pd.DataFrame(captures)
     for column, words in (("mode", _MODES), ("kind", GRAPH_KINDS)):
         frame[column] = [words[n] if 0 <= n < len(words) else "" for n in captures[column]]

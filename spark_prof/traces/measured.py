@@ -29,7 +29,7 @@ class Measurement:
     """One measured ceiling."""
 
     # Read, write or copy (bytes/s), a precision of spark_prof.vocabulary (dense operations/s of a
-    # matrix product), launch_graph or launch_eager (s).
+    # matrix product), launch_graph, launch_eager or a name of rules/node_prices.py (s).
     quantity: str
     value: float  # the median of the repeats, in `unit`
     unit: str  # B/s, op/s or s

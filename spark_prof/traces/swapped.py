@@ -10,11 +10,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:  # vLLM's processes read only what the facts of workers are called
+    import pandas as pd
 
-from spark_prof.traces.bundle import Bundle
+    from spark_prof.traces.bundle import Bundle
 
 SWAPS = "swaps"
 """The fact of a worker: a list of mappings with `slot`, `kernel`, `bits` and `places`."""

@@ -68,7 +68,9 @@ _DEFAULTS: dict[str, str | bool | int | None] = {
 OF_SCHEDULERS = ("engine", "engine_requests", "request_steps", "drafts")
 """Tables whose number is that of a scheduler, none of a worker's rank."""
 
-DURATIONS = frozenset({"paused_ns", "preempted_ns", "first_preempted_ns"})
+DURATIONS = frozenset(
+    {"paused_ns", "preempted_ns", "first_preempted_ns", "error_ns", "cpu_ns", "wall_ns"}
+)
 """Columns of nanoseconds that no clock shows."""
 
 STATISTICS = ("mean", "median", "p90", "p99", "std")
@@ -332,6 +334,30 @@ input_tokens  int64   tokens of its prompt
 output_tokens int64   generated tokens
 chunks        int64   pieces of the stream with tokens
 failed        bool    whether it ended in an error
+
+stacks: one row per look of py-spy at a Python thread of the recorded host (record --host), in the
+  file of the host's lowest rank
+time_ns  int64 when it looked
+error_ns int64 of 20 such times 19 are off by this at most
+process  names rank0, engine0...; frontend, the process that started the engine's
+thread   int64 its number as Python gives it
+main     bool  whether it is the thread that the program began in
+stack    names its frames from the root to the leaf, one a line, as file:function
+
+threads: one row per operating-system thread of a recorded process (record --host), in the same file
+process names  rank0, engine0...
+thread  int64  its number
+name    names  as the system has it
+python  bool   whether it has a Python interpreter's frames
+cpu_ns  int64  processor time that it used while stacks were sampled
+wall_ns int64  how long that was
+
+host_figures: one row per figure of what the host lets a process have (record --host), in the same
+  file
+process names   rank0, engine0...
+name    names   cpus (it may run on), cpu_quota (in processors); of its control group while stacks
+                were sampled: periods, throttled_periods, throttled_ns
+value   float64 its value
 
 log: what the recording itself had to say
 time_ns int64 when

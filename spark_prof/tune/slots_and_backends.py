@@ -21,6 +21,7 @@ from spark_prof.kernels.tuning import known_runs
 from spark_prof.rules.backend_order import backends_for, orders
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tune_candidates import (
+    DENSE_LAYER_MODELS,
     FOREIGN,
     IN_LAYER,
     LAYER_MODELS,
@@ -36,7 +37,7 @@ Row: TypeAlias = Candidate | UntriedCandidate
 _KERNELS, _BACKENDS = "kernels", "backends"
 _NO_WEIGHTS = "--attention-backend"
 _EVERY = tuple(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
-_IN_LAYER = ("moe", "router", "qkv")
+_IN_LAYER = ("moe", "router", "qkv", "mlp")
 _AT_ONCE = "the kernels of all these slots at once"
 
 
@@ -105,15 +106,18 @@ def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
     attention = {row.kernel for row in report.modules if row.component == "attention"} - {""}
     why = ""
     if facts.architecture not in LAYER_MODELS:
-        why = "slot layer knows the decoder layers of gpt-oss and Qwen3-MoE only"
+        why = "slot layer knows the layers of gpt-oss, Llama, Qwen2, Qwen3 and Qwen3-MoE only"
     elif "several-gpus" in traits.present:
         why = "slot layer is for one GPU"
     elif attention != {"FlashAttentionImpl"}:
         why = "slot layer is for vLLM's FlashAttention"
-    words = "layer=spark_prof" + ("" if _is_measured(facts) else "!")
+    dense = facts.architecture in DENSE_LAYER_MODELS
+    words = "layer=spark_prof" + ("!" if dense or not _is_measured(facts) else "")
     if why:
         return UntriedCandidate(words, _KERNELS, why)
     condition = "norms, qkv, attention, router and experts of a layer run as 5 kernels"
+    if dense:
+        condition = "norms, qkv, attention and mlp of a layer run as 4 kernels; nobody measured it"
     promise = most_promising(report, _about(IN_LAYER, report), IN_LAYER)
     return Candidate(words, _KERNELS, condition, *promise)
 

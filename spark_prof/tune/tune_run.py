@@ -196,6 +196,7 @@ class _TuneRun:
             result = run_speculate(self._command, options, self._say, draw)
             if result.failure:
                 raise CommandError(f"drafts were not measured: {result.failure}")
+            self._say(f"what drafts cost is in {options.folder}")
         else:
             self._say(f"what drafts cost was measured {result.taken[:10]}; the best is confirmed")
         self._table = draft_candidates(result, drafting.config, settings.batch_sizes)

@@ -73,7 +73,7 @@ def unrecorded_table(command: EngineCommand, allowed: Allowed) -> CandidateTable
 
 
 def _rows() -> Iterator[Candidate]:
-    models = " and ".join(LAYER_MODELS)
+    models = ", ".join(LAYER_MODELS)
     yield Candidate("layer=spark_prof", "kernels", f"decoder layers of {models}", "", None)
     for swap in SWAPS:
         formats = ", ".join(swap.formats) or "any"

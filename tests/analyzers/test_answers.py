@@ -9,8 +9,8 @@ from pathlib import Path
 from spark_prof.analyzers.answers import answers_of
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
+from tests.analyzers.reported import reported
 from tests.support import Piece, Recorded, kineto, operator, step
 
 CODE = Path(__file__).parents[1] / "data" / "code-h100"
@@ -18,7 +18,7 @@ CODE = Path(__file__).parents[1] / "data" / "code-h100"
 
 @cache
 def report(name: str) -> Report:
-    return summarize(Bundle(CODE / name))
+    return reported(Bundle(CODE / name))
 
 
 def text(found: Report, which: str) -> str:
@@ -67,7 +67,7 @@ def test_grids_of_few_kernels_say_nothing_of_the_rest() -> None:
 def test_a_cpu_engine_has_no_tensor_cores(tmp_path: Path) -> None:
     trace = kineto(operator("aten::mm", 1000, 2000), operator("aten::mm", 3000, 4000))
     recorded = Recorded({0: [Piece([step(0, 0, 5000)], trace=trace)]})
-    found = summarize(recorded.assemble(tmp_path))
+    found = reported(recorded.assemble(tmp_path))
     assert {answer.id for answer in answers_of(found)} <= {"formats", "memory", "overhead"}
     assert not any("GPU" in answer.text for answer in answers_of(found))
     assert "no operator runs for" in text(found, "overhead")

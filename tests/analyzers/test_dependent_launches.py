@@ -129,7 +129,7 @@ def test_bandwidth_is_not_told_of_what_began_before_its_time(ahead_us: float, kn
     ])  # fmt: skip
     ceilings = Ceilings("GPU", reached=SourcedFigure(1e12, "measured"))
     need = Sum(streamed=5e6)
-    (row,) = rows_of(times, 4, {place: need}, {}, {}, ceilings, None)
+    (row,) = rows_of(times, 4, {place: need}, {}, {}, ceilings, None, {})
     assert (row.us, row.ahead_us, row.floor_us) == (10.0, ahead_us, 5.0)
     assert (row.of_reached == pytest.approx(0.5)) if known else row.of_reached is None
     both = together([row, replace(row, role="other")])["dense", "mlp"]

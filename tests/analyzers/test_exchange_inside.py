@@ -16,9 +16,9 @@ from spark_prof.analyzers.classify.classifier import (
     is_gemm,
 )
 from spark_prof.analyzers.ranks.rank_summary import hidden_in, remarks
-from spark_prof.analyzers.summary import summarize
 from spark_prof.rules.collectives import KINDS
 from spark_prof.rules.kernel_names import RULES
+from tests.analyzers.reported import reported
 from tests.analyzers.roofline import recorded
 
 CUTE = "kernel_cutlass_kernel_vllm"
@@ -60,11 +60,11 @@ def test_what_is_exchanged_has_a_known_word() -> None:
 def test_it_has_a_bound_but_misses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time holds waits; a plain product of the same time has a finding."""
     slow = (300.0, 3.0, 6.0, 4.0, 210.0)
-    plain = summarize(recorded.bundle(tmp_path / "plain", slow))
+    plain = reported(recorded.bundle(tmp_path / "plain", slow))
     assert any(f.id == "far-from-memory-floor" and "nvjet" in f.text for f in plain.findings)
     ran = tuple((REDUCING if n == recorded.GEMM else n, m) for n, m in recorded._RAN)
     monkeypatch.setattr(recorded, "_RAN", ran)
-    report = summarize(recorded.bundle(tmp_path / "exchanging", slow))
+    report = reported(recorded.bundle(tmp_path / "exchanging", slow))
     (kernel,) = [row for row in report.kernels if row.name == REDUCING]
     assert (kernel.component, kernel.exchanges) == ("qkv", "reduce_scatter")
     assert {row.exchanges for row in report.kernels if row is not kernel} == {None}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.graph_use import GraphUse, graph_use, in_graphs_of
-from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.sections.run_section import graphs_told
 from spark_prof.traces.bundle import Bundle
 from tests.analyzers.attribution.memory import Line, Memory, placed_lines
 from tests.analyzers.graphs import Captured, clone_of, graph_launch
+from tests.analyzers.reported import reported
 from tests.analyzers.test_placement import COMPILED
 from tests.support import MODEL, Piece, Recorded, call, kineto, step
 
@@ -50,7 +50,7 @@ def test_a_breakable_graph_is_one_step_and_a_drafters_is_no_step(tmp_path: Path)
         GraphUse("drafter", "FULL", 2, 1, 2.0),
         GraphUse("metadata", "FULL", 2, 1, 1.0),
     )
-    report = summarize(bundle)
+    report = reported(bundle)
     assert report.steps.count == 3
     assert graphs_told(report) == (
         "full (model), in 2 steps; breakable (model), 3 pieces, 2 eager breaks a step, in 1 step; "
@@ -76,7 +76,7 @@ def test_an_older_recording_tells_modes_alone(tmp_path: Path) -> None:
     bundle = recorded(tmp_path, older)
     found = graph_use(bundle, 0)
     assert {(row.kind, row.pieces) for row in found} == {("", 1)}
-    assert graphs_told(summarize(bundle)) == ""
+    assert graphs_told(reported(bundle)) == ""
     assert not in_graphs_of(bundle, 0, "drafter", bundle.frame("kernels", 0)["graph_node"]).any()
 
 

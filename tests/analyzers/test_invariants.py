@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,84 +35,13 @@ from spark_prof.analyzers.summary import CheckedReport, summarize, summary_of
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
 from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS, Layout, render_report
-from spark_prof.datasets.opened import ceilings_for, opened
-from spark_prof.errors import CommandError
 from spark_prof.rules.gpus import SourcedFigure
-from tests.analyzers.agreeing import contradictions, screen_contradictions
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
 from tests.rows import each_row
 from tests.support import layer_row
 
 DATA = Path(__file__).parents[1] / "data"
-FOREIGN = Path(__file__).parents[3] / "shared" / "traces"
 CAPTURE = "h100-gpt-oss-20b-mxfp4-graphs"
-
-EXPLAINED = {
-    ("architectures/deepseek-v2/eager", "layers-alike"): "The router of layer 2 copies to the host "
-    "in the first decode step of each batch, that of layer 3 does not.",
-}
-"""Why a check fails in a recording; one that is not here is a defect."""
-
-
-def sources(foreign: bool) -> Iterator[tuple[str, Path]]:
-    """Everything at hand that a report can be made of, with what it is called here."""
-    if not foreign:
-        for meta in sorted(DATA.rglob("meta.json")):
-            yield str(meta.parent.relative_to(DATA)), meta.parent
-        for folder in ("kineto", "proton"):
-            yield from ((f"{folder}/{p.name}", p) for p in sorted((DATA / folder).iterdir()))
-    elif FOREIGN.is_dir():
-        for pattern in ("kineto/*", "kineto/odd/*", "cases/*.json", "nsys/*", "nsys_csv*/*",
-                        "nsys_stats*/*", "ncu_*"):  # fmt: skip
-            yield from ((f"shared/{p.name}", p) for p in sorted(FOREIGN.glob(pattern)))
-
-
-EVERYTHING = pytest.mark.parametrize("foreign", [False, pytest.param(True, marks=pytest.mark.slow)])
-
-
-@cache
-def reports(foreign: bool) -> tuple[tuple[str, int, Report], ...]:
-    """Of every rank of every source, with what the source is called here."""
-    found = []
-    for name, path in sources(foreign):
-        # Some files of shared/traces, such as sums of API calls, are no source of a report.
-        with suppress(*([CommandError] if foreign else [])), opened(str(path)) as source:
-            for rank in source.ranks:
-                report = summarize(source, rank, measured=ceilings_for(source, rank))
-                found.append((name, rank, report))
-    assert foreign or len(found) >= 23
-    return tuple(found)
-
-
-@EVERYTHING
-def test_what_fails_in_any_recording_is_explained(foreign: bool) -> None:
-    failed = {}
-    for name, _, report in reports(foreign):
-        for row in report.invariants:
-            if row.ok is False:
-                failed[name, row.id] = row.text
-        assert [row.id for row in report.invariants if row.ok is not False]
-    assert failed.keys() == (set() if foreign else EXPLAINED.keys()), failed
-
-
-@EVERYTHING
-def test_figures_of_any_recording_agree(foreign: bool) -> None:
-    told = {
-        (name, rank): found
-        for name, rank, report in reports(foreign)
-        if (found := contradictions(json.loads(RENDERERS["json"](report)), rank))
-    }
-    assert told == {}
-
-
-@EVERYTHING
-def test_the_first_screen_of_any_recording_agrees(foreign: bool) -> None:
-    told = {
-        (name, rank): found
-        for name, rank, report in reports(foreign)
-        if (found := screen_contradictions(report))
-    }
-    assert told == {}
 
 
 @cache

@@ -14,11 +14,11 @@ from spark_prof.analyzers.prefill_costs import (
     PromptAttention,
     PromptProduct,
 )
-from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.sections.prefill_section import sections
 from spark_prof.traces.bundle import Bundle
 from tests.analyzers.context.contexts import Sized, Us, recorded
+from tests.analyzers.reported import reported
 from tests.dashboards.sample import SAMPLES
 
 LENGTHS = [256 * (1 + at % 16) for at in range(48)]
@@ -26,7 +26,7 @@ FEW = [("attention", lambda context, number: 5.0)]
 
 
 def prefill(bundle: Bundle) -> Prefill:
-    result = summarize(bundle).prefill
+    result = reported(bundle).prefill
     assert result is not None
     return result
 
@@ -88,7 +88,7 @@ def test_chunks_without_decode_steps_to_hold_against_are_left_out(tmp_path: Path
 
 
 def test_without_prompts_there_is_nothing(tmp_path: Path) -> None:
-    assert summarize(recorded(tmp_path / "b", [Sized(100)] * 20, FEW)).prefill is None
+    assert reported(recorded(tmp_path / "b", [Sized(100)] * 20, FEW)).prefill is None
 
 
 FOUND = Prefill(

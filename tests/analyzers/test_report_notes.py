@@ -8,13 +8,23 @@ import pytest
 
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.report_notes import pauses_of
-from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.sections.time_section import overhead
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import progress_name, write_json
+from tests.analyzers.reported import reported
 from tests.rows import each_row
-from tests.support import MODEL, PREPARE, Piece, Recorded, call, engine, kineto, operator, step
+from tests.support import (
+    MODEL,
+    PREPARE,
+    Piece,
+    Recorded,
+    call,
+    engine,
+    kineto,
+    operator,
+    step,
+)
 
 MS = 1_000_000
 WAIT, PERIOD, PAUSE = MS // 2, 5 * MS, 700 * MS
@@ -48,7 +58,7 @@ def recorded(folder: Path, sizes: list[int], pause: int = PAUSE) -> Bundle:
 def test_steps_take_as_long_however_they_are_cut_into_pieces(
     tmp_path: Path, sizes: list[int]
 ) -> None:
-    report = summarize(recorded(tmp_path, sizes))
+    report = reported(recorded(tmp_path, sizes))
     assert report.steps.decode_us is not None
     assert report.steps.decode_us.median == pytest.approx(PERIOD / 1e3)
     assert report.steps.decode_us.p99 == pytest.approx(PERIOD / 1e3)
@@ -59,7 +69,7 @@ def test_steps_take_as_long_however_they_are_cut_into_pieces(
 
 
 def test_the_report_tells_them(tmp_path: Path) -> None:
-    report = summarize(recorded(tmp_path, [20, 20]))
+    report = reported(recorded(tmp_path, [20, 20]))
     assert report.pauses is not None
     assert (report.pauses.count, report.pauses.us, report.pauses.longest_us) == (1, 7e5, 7e5)
     assert any("stood still once to write" in n and "up to 700 ms" in n for n in report.notes)
@@ -69,7 +79,7 @@ def test_the_report_tells_them(tmp_path: Path) -> None:
 
 
 def test_short_ones_are_in_the_section_alone(tmp_path: Path) -> None:
-    report = summarize(recorded(tmp_path, [200, 200], 15 * MS))
+    report = reported(recorded(tmp_path, [200, 200], 15 * MS))
     assert report.pauses is not None
     assert not any("stood still" in note for note in report.notes)
     assert overhead(report).rows

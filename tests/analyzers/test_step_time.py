@@ -25,9 +25,9 @@ from spark_prof.analyzers.step_time import (
     token_ledgers,
     typical_weights,
 )
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.benchmarks.load_test import Latency
 from spark_prof.vocabulary import COMPONENTS
+from tests.analyzers.reported import reported
 from tests.rows import each_row
 from tests.support import Piece, Recorded, kineto, operator, step
 
@@ -155,7 +155,7 @@ def test_each_rank_of_a_cpu_engine_has_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
     bundle = Recorded(pieces).assemble(tmp_path / "b")
     for rank, us, host in ((0, 0.2, 0.6), (1, 0.4, 0.4)):
-        assert {row.name: row.charged_us for row in summarize(bundle, rank).tokens[0].rows} == {
+        assert {row.name: row.charged_us for row in reported(bundle, rank).tokens[0].rows} == {
             "embedding": pytest.approx(us), "other": pytest.approx(0.2), LAUNCH_GAPS: 0.0,
             HOST: pytest.approx(host),
         }  # fmt: skip

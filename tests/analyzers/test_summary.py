@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.model import RankRow
-from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle, table_file
+from tests.analyzers.reported import reported
 from tests.rows import each_row
 from tests.support import (
     Piece,
@@ -50,7 +50,7 @@ def recorded(**more: Any) -> Recorded:
 
 
 def test_modules_by_component_type_and_shape(tmp_path: Path) -> None:
-    report = summarize(recorded().assemble(tmp_path / "b"))
+    report = reported(recorded().assemble(tmp_path / "b"))
     assert [(m.component, m.count, m.bytes) for m in report.modules] == [
         ("o_proj", 1, 900), ("qkv", 2, 200),
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_modules_by_component_type_and_shape(tmp_path: Path) -> None:
 def test_a_cpu_engine_has_operators(tmp_path: Path) -> None:
     piece = Piece([step(0, 0, 1000)], trace=kineto(operator("linear", 100, 500),
                                                    operator("mm", 200, 400)))  # fmt: skip
-    report = summarize(Recorded({0: [piece]}).assemble(tmp_path / "b"))
+    report = reported(Recorded({0: [piece]}).assemble(tmp_path / "b"))
     assert report.run.units == "op"
     assert [(k.name, k.calls, k.us) for k in report.kernels] == [
         ("linear", 1, pytest.approx(0.2)), ("mm", 1, pytest.approx(0.2)),
@@ -71,16 +71,16 @@ def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
     pieces = {0: [Piece([])], 1: [eager_decode()], 2: [Piece([step(0, 0, 1000)])]}
     bundle = Recorded(pieces).assemble(tmp_path / "b")
     with pytest.raises(CommandError, match="no step of rank 0"):
-        summarize(bundle)
-    assert summarize(bundle, 1).ranks[0] == RankRow(0, 0, 0.0, 0.0, 0.0)
-    report = summarize(bundle, 2)
+        reported(bundle)
+    assert reported(bundle, 1).ranks[0] == RankRow(0, 0, 0.0, 0.0, 0.0)
+    report = reported(bundle, 2)
     assert report.books[0].gap_us == pytest.approx(1.0)
     assert (report.kernels, report.coverage.layer) == ((), 0.0)
     for render in RENDERERS.values():
         assert render(report)
     for rank in (-1, 3, 10**30):
         with pytest.raises(CommandError, match="it has 0, 1"):
-            summarize(bundle, rank)
+            reported(bundle, rank)
 
 
 @each_row(
@@ -94,14 +94,14 @@ def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_facts_of_any_kind_make_a_report(tmp_path: Path, facts: dict[str, Any]) -> None:
     bundle = Recorded({0: [eager_decode()]}, facts=facts).assemble(tmp_path / "b")
-    assert summarize(bundle).steps.count == 2
+    assert reported(bundle).steps.count == 2
 
 
 def test_a_command_is_shown_so_that_it_can_be_typed_again(tmp_path: Path) -> None:
     folder = recorded().write(tmp_path / "b")
     command = ["vllm", "serve", "m", "--config", '{"a": 1}']
     (folder / "recording.json").write_text(json.dumps({"command": command}))
-    report = summarize(assemble(tmp_path / "b", state="complete"))
+    report = reported(assemble(tmp_path / "b", state="complete"))
     assert report.run.command == "vllm serve m --config '{\"a\": 1}'"
 
 
@@ -114,7 +114,7 @@ def test_what_a_foreign_trace_does_not_tell_is_left_out(tmp_path: Path) -> None:
     gpu = {"name": "Instinct MI300X", "vendor": "AMD", "compute_capability": "gfx942"}
     facts = {"gpu": gpu, "steps_by": "ranges"}
     piece = Piece([step(0, 0, 1000, phase="unknown")], trace=eager_decode().trace)
-    report = summarize(_as_imported(Recorded({0: [piece]}, facts=facts).assemble(tmp_path / "b")))
+    report = reported(_as_imported(Recorded({0: [piece]}, facts=facts).assemble(tmp_path / "b")))
     assert (report.run.vllm, report.run.torch, report.run.execution) == ("", "", "")
     assert report.steps.unknown == 1
     assert report.steps.unknown_us is not None
@@ -128,7 +128,7 @@ def test_what_a_foreign_trace_does_not_tell_is_left_out(tmp_path: Path) -> None:
 
 def test_sums_without_times_have_no_times(tmp_path: Path) -> None:
     bundle = _as_imported(recorded().assemble(tmp_path / "b"), summed=True)
-    report = summarize(bundle)
+    report = reported(bundle)
     assert (report.books, report.wall_us, report.ranks) == ((), None, ())
     assert [row.name for row in report.components] == ["attention", "qkv"]
     document = json.loads(RENDERERS["json"](report))
@@ -150,7 +150,7 @@ def test_a_guess_is_no_coverage(tmp_path: Path, word: str) -> None:
     column = table.schema.get_field_index("placed_by")
     values = pa.array(marks).cast(table.schema.field("placed_by").type)
     pq.write_table(table.set_column(column, table.schema.field("placed_by"), values), path)
-    report = summarize(bundle)
+    report = reported(bundle)
     third = pytest.approx(1 / 3)
     found = report.coverage
     assert (found.proven, found.guessed, found.placed) == (pytest.approx(2 / 3), third, 1.0)

@@ -13,20 +13,20 @@ from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.units import microseconds
 from spark_prof.datasets.opened import read_side
 from spark_prof.mcp_server.report_views import summary as mcp_summary
 from tests.analyzers.planted_steps import Planted, bundle_of
+from tests.analyzers.reported import reported
 from tests.rows import each_row
 from tests.support import refusal
 
 
 def recorded(folder: Path, steps: Sequence[Planted], idle: float = 0.1) -> Report:
     """The report of a recording with these steps, one right after the other."""
-    return summarize(bundle_of(folder, steps, idle))
+    return reported(bundle_of(folder, steps, idle))
 
 
 def brute_force(steps: Iterable[Planted]) -> float:
@@ -161,11 +161,11 @@ def test_several_batch_sizes_are_a_figure_each(tmp_path: Path) -> None:
 
 def test_one_batch_size_is_chosen(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path, TWO_SIZES)
-    report = summarize(bundle, batch=1)
+    report = reported(bundle, batch=1)
     assert waterfall_of(report).us == pytest.approx(500)
     assert (report.steps.count, report.steps.decode) == (30, 30)
     with refusal("no step in which 3 requests decode: its steps had 1, 8"):
-        summarize(bundle, batch=3)
+        reported(bundle, batch=3)
 
 
 USUAL = [Planted(4, 600, 4)] * 30

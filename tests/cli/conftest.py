@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_prof.cli import main as cli
+from tests.read_once import few_recordings_open, recordings_read_once
+
+__all__ = ["few_recordings_open", "recordings_read_once"]
 
 Run = Callable[..., tuple[int, str, str]]
 """Runs the words behind the test module's `COMMAND`; exit code, stdout and stderr."""

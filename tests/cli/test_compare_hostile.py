@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
+from spark_prof.mcp_server.allowed_folders import AllowedFolders
+from spark_prof.mcp_server.bounded_answer import answer_text
+from spark_prof.mcp_server.tool_calls import ANSWERS, Desk
 from tests.cli.conftest import Run
-from tests.mcp_server.client import connected
+from tests.mcp_server.client import InProcess
+from tests.support import refusal
 
 DATA = Path(__file__).parents[1] / "data"
 AWQ = DATA / "code-h100" / "dense-awq"
@@ -98,20 +102,15 @@ def test_a_hostile_recording_offers_nothing_to_be_typed(
 
 def test_mcp_says_the_same(folder: Path) -> None:
     shutil.copytree(AWQ, folder / "reference", dirs_exist_ok=True)
+    desk = Desk(AllowedFolders((folder,)), InProcess())
 
-    async def ask() -> None:
-        async with connected(folder) as client:
-            for name in ("result.json", "words.json"):
-                asked = {"a": "reference", "b": name}
-                refused = await client.call_tool("compare", asked)
-                [content] = refused.content
-                assert refused.is_error
-                assert TYPED not in content.text
-            told = await client.call_tool("compare", {"a": "reference", "b": "recording"})
-            [content] = told.content
-            assert not told.is_error, content.text
-            answer = json.loads(content.text)
-            # What a file says stands below `data` alone; what to call next is this program's.
-            assert TYPED not in json.dumps({k: v for k, v in answer.items() if k != "data"})
+    def ask(b: str) -> str:
+        return answer_text(asyncio.run(ANSWERS["compare"](desk, {"a": "reference", "b": b})))
 
-    anyio.run(ask)
+    for name in ("result.json", "words.json"):
+        with refusal() as refused:
+            ask(name)
+        assert TYPED not in str(refused.value)
+    answer = json.loads(ask("recording"))
+    # What a file says stands below `data` alone; what to call next is this program's.
+    assert TYPED not in json.dumps({k: v for k, v in answer.items() if k != "data"})

@@ -10,14 +10,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from spark_prof.datasets import engines
 from spark_prof.traces.bundle import Bundle
 from tests.cli.conftest import Run
 from tests.support import Recorded, eager_decode
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path) -> None:
-    """A folder `runs` of two bundles and a broken one, and others of which nothing can be read."""
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder `runs` of two bundles and a broken one, and others of which nothing can be read.
+
+    All are read in this process: each of several would import everything.
+    """
+    monkeypatch.setattr(engines.os, "cpu_count", lambda: 1)
     for name in ("a", "deep/b"):
         Recorded({0: [eager_decode()]}).assemble(tmp_path / "runs" / name)
     for name, content in (

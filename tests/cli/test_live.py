@@ -89,7 +89,13 @@ def test_ctrl_c_gives_the_rows_back_and_keeps_every_step(
     assert "keeping what there is" in run.text
 
 
-@pytest.mark.parametrize("how", ["--no-live", "dumb terminal", "stdout in a file", "JSON"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "dumb terminal", "JSON",
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ("--no-live", "stdout in a file")),
+    ],
+)  # fmt: skip
 def test_where_nobody_looks_nothing_is_drawn(
     terminals: list[Shown], tmp_path: Path, how: str
 ) -> None:

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.read_once import few_recordings_open, recordings_read_once
+
+__all__ = ["few_recordings_open", "recordings_read_once"]
+
 _SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 

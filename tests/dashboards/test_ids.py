@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from spark_prof.analyzers.classify.classifier import kernel_id
 from tests.command_line import ran
-from tests.golden.corpus import OPEN, reading_once
+from tests.read_once import forget
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[1] / "data"
@@ -22,14 +21,13 @@ QWEN = str(DATA / "code-h100" / "qwen3-30b-a3b-nvfp4")
 
 
 @pytest.fixture
-def printed() -> Iterator[Any]:
+def printed() -> Any:
     def run(*words: str) -> str:
         code, out, _ = ran(*words)
         assert code == 0
         return out
 
-    with reading_once():
-        yield run
+    return run
 
 
 def rows(value: Any) -> list[dict[str, Any]]:
@@ -65,7 +63,7 @@ def test_kernels(printed: Any) -> None:
 @each_row("source", [QWEN, GRAPHS])
 def test_findings(source: str, printed: Any) -> None:
     first = json.loads(printed("report", source, "--format", "json"))
-    OPEN.close()
+    forget()
     again = json.loads(printed("report", source, "--format", "json"))
     keys = [each["key"] for each in first["findings"]]
     assert keys == [each["key"] for each in again["findings"]]

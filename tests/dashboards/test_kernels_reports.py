@@ -75,6 +75,23 @@ def test_a_bench_in_text() -> None:
     assert "gone" in text
 
 
+def test_the_floor_has_the_price_of_the_subject_s_own_nodes() -> None:
+    """3.33 us of bytes, and a node that waits: 0.8 us; two that start early read meanwhile."""
+    timed = cell(1, 10.0, 10.0)
+    ours = replace(timed.results[0], nodes=3.0, early_nodes=2.0)
+    priced = report(replace(timed, results=(ours, timed.results[1])), cell(2, 6.0, 9.0))
+    text = render_bench(priced, Layout("text", 200))
+    assert "Nodes" in text, "the number is told without a price"
+    priced.ceilings = replace(priced.ceilings, node_us=at(0.8), early_node_us=at(0.4))
+    found = json.loads(render_bench(priced, Layout("json")))["cells"]
+    assert [row["floor_us"] for row in found] == pytest.approx([4.1333, 3.8333], abs=1e-3)
+    assert found[0]["bytes_us"] == pytest.approx(3.3333, abs=1e-3)
+    assert [row["nodes_of_distance"] for row in found] == [pytest.approx(0.12), None]
+    priced.ceilings = replace(priced.ceilings, early_node_us=at(2.0))
+    assert priced.ceilings.floor_us(priced.cells[0]) == pytest.approx(4.8), "more than the bytes"
+    assert " 3, 22.0 % " in " ".join(render_bench(priced, Layout("text", 200)).split())
+
+
 def test_what_a_recording_ran_stands_beside_the_race() -> None:
     names = ("nvjet_sm90_tst_64x8_64x16_1x1", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
     with_it = report(cell(1, 5.0, 10.0, recorded=Recorded(names, 12.5, 96, False)), cell(2, 6, 9))

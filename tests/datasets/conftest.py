@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.read_once import few_recordings_open, recordings_read_once
+
+__all__ = ["few_recordings_open", "recordings_read_once"]
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -26,7 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("engine", Executor)
+@pytest.mark.parametrize(
+    "engine", [Executor.LOCAL, pytest.param(Executor.RAY, marks=pytest.mark.slow)]
+)
 def test_a_failure_stays_with_its_item(engine: Executor, request: pytest.FixtureRequest) -> None:
     if engine is Executor.RAY:
         request.getfixturevalue("cluster")
@@ -42,6 +44,7 @@ def test_one_item_needs_no_process() -> None:
     assert [o.value for o in run_each(process_of, [1], Executor.LOCAL)] == [os.getpid()]
 
 
+@pytest.mark.slow
 def test_work_runs_on_both_nodes(cluster: set[str]) -> None:
     assert len(cluster) == 2
     outcomes = run_each(node_of, range(8), Executor.RAY)

@@ -102,11 +102,13 @@ _SPREAD = {"median": float, "p99": float, "mean": float}
 _WORDS = {
     "a": "on side a", "answer_line": "what it found, in one line", "b": "on side b",
     "batch_sizes": "requests at a time", "calls": "how often it was called",
+    "bytes_us": "what its bytes take at the read bandwidth",
     "component": "what it works for; docs/bundle.md has the words", "file": "the file",
     "finished": "whether it came to its end", "fix": "what to change",
     "highest": "the largest", "kernel_id": "its id in every document",
     "layer": "the decoder layer", "left_out": "what is not counted", "lower": "the first quartile",
     "lowest": "the smallest", "mean": "the mean", "median": "the median", "name": "its name",
+    "nodes_of_distance": "the nodes' share of what it takes beyond its bytes",
     "p90": "the 90th percentile", "p99": "the 99th percentile", "phase": "of the steps",
     "rank": "the rank", "reason": "why", "recorded_as": "what a file says in place of a command",
     "repeats": "how often it was measured", "requests": "how many decode at a time",
@@ -177,7 +179,9 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         "work": [(TunedShape, {"label": str, "recorded": Recorded | None})],
             "not_raced": _NOT_RACED}),
     "kernels-bench": ("kernels bench and kernels tune --format json", (results.BenchReport, {
-        "cells": [(results.BenchCell, {"floor_us": float, "share_of_read": float, "gain": float})],
+        "cells": [(results.BenchCell, {
+            "floor_us": float, "bytes_us": float, "nodes_of_distance": float | None,
+            "share_of_read": float, "gain": float})],
         "not_raced": Optional([_NOT_RACED])})),
     "written": ("record, import, merge, salvage, export --json, report --share and kernels replay "
                 "with --format json", WriteRecord),

@@ -11,6 +11,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import prepare
 from spark_prof.traces.benchmarks.read import read_benchmark
+from tests import host_stacks
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
 from tests.dashboards.sample import SAMPLES
@@ -22,7 +23,7 @@ CODE = "code-h100/qwen3-30b-a3b-nvfp4"
 
 @pytest.mark.slow
 @each_row("sample", ["hostile", "filled_with_hostile_text", "nothing", "sums", "cpu"])
-@each_row("page", ["overview", "conversions", "fallbacks", "ranks"])
+@each_row("page", ["overview", "conversions", "fallbacks", "ranks", "host"])
 def test_a_report_of_any_kind_is_drawn(page: str, sample: str) -> None:
     known = prepare(str(DATA / CODE))
     of_recording(page, replace(known, ranks=(0, 1), report=SAMPLES[sample]))
@@ -42,6 +43,15 @@ def test_the_largest_finding_comes_first() -> None:
     said = texts(of_recording("overview", shown))
     places = [said.rindex(finding.text) for finding in shown.report.findings[:5]]
     assert places == sorted(places)
+
+
+def test_the_host_page_has_its_flame_graph_only_with_stacks(tmp_path: Path) -> None:
+    known = prepare(str(host_stacks.bundle(tmp_path / "b").path))
+    app = of_recording("host", known)
+    assert "slow_policy" in texts(app)
+    assert len(app.get("plotly_chart")) == 1
+    without = prepare(str(host_stacks.recorded().assemble(tmp_path / "without").path))
+    assert "record --host" in texts(of_recording("host", without))
 
 
 def test_one_rank_is_told_what_to_do() -> None:

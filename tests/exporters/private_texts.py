@@ -125,6 +125,9 @@ TABLE_PLACES: dict[str, tuple[str, str, str]] = {
     "types": ("layers", "type", "§"),
     "tensors": ("tensors", "name", "§"),
     "ranges": ("markers", "name", "step of §"),
+    "stacks": ("stacks", "stack", "vllm/v1/core/sched/scheduler.py:Scheduler.§"),
+    "files of stacks": ("stacks", "stack", "vllm/§.py:f"),
+    "threads": ("threads", "name", "§"),
     "notes of a load test": ("clients", "notes", "of §"),
 }
 

@@ -5,24 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from tests.command_line import ran
 from tests.golden.plain_json import plain
-
-if TYPE_CHECKING:
-    from spark_prof.traces.benchmarks.load_test import BenchmarkResult
-    from spark_prof.traces.bundle import Bundle
-    from spark_prof.traces.measured import MeasuredMachine
-    from spark_prof.traces.readers.engine_log import EngineLog
-    from spark_prof.traces.resolve import Source
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -75,65 +65,6 @@ def output(command: Command, digits: int = DIGITS) -> str:
     ends = [f"stderr: {line}" for line in err.splitlines()] + [f"exit code {code}"] * bool(code)
     names = [f"{short} = {text}" for short, text in sorted(long.items())]
     return "\n".join([f"$ spark-prof {' '.join(command)}", *lines, *ends, *names]) + "\n"
-
-
-OPEN = ExitStack()
-"""The recordings that commands share until it is closed, such as those of a document."""
-
-
-def _read_once() -> None:
-    """Lets commands open and summarize a recording once while `OPEN` is: each draws it anew."""
-    import typer.main
-
-    from spark_prof.analyzers import summary
-    from spark_prof.datasets import opened
-
-    read, sum_up = opened.opened, summary.summary_of
-    bundles: dict[str, Bundle] = {}
-    summaries: dict[tuple[int, int | None], summary.ReportWithRows] = {}
-
-    @contextmanager
-    def read_once(source: str | Source) -> Iterator[Bundle]:
-        name = source if isinstance(source, str) else source.name
-        if not bundles:
-            OPEN.callback(bundles.clear)
-            OPEN.callback(summaries.clear)
-        if name not in bundles:
-            bundles[name] = OPEN.enter_context(read(source))
-        yield bundles[name]
-
-    def sum_up_once(
-        bundle: Bundle,
-        rank: int | None = None,
-        log: EngineLog | None = None,
-        measured: MeasuredMachine | None = None,
-        results: Sequence[BenchmarkResult] = (),
-        batch: int | None = None,
-    ) -> summary.ReportWithRows:
-        if log or measured or results or batch or bundle not in bundles.values():
-            return sum_up(bundle, rank, log, measured, results, batch)
-        key = id(bundle), bundle.ranks[0] if rank is None and bundle.ranks else rank
-        if key not in summaries:
-            summaries[key] = sum_up(bundle, rank)
-        return summaries[key]
-
-    opened.opened, summary.summary_of = read_once, sum_up_once
-    typer.main.get_command = cache(typer.main.get_command)  # the same commands for every call
-
-
-@contextmanager
-def reading_once() -> Iterator[None]:
-    """The same for a while, after which commands read as always."""
-    from spark_prof.analyzers import summary
-    from spark_prof.datasets import opened
-
-    kept = opened.opened, summary.summary_of
-    _read_once()
-    try:
-        yield
-    finally:
-        OPEN.close()
-        opened.opened, summary.summary_of = kept
 
 
 def _prepare(cache: str) -> None:

@@ -11,10 +11,12 @@ import torch
 
 from spark_prof.kernels.candidate import AttentionLayer, KernelCandidate, RouterLayer
 from spark_prof.kernels.check.attention_cases import AttentionCase
-from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase, NormCase, RoutingCase
+from spark_prof.kernels.check.cases import DenseCase, MoeCase, NormCase, RoutingCase
 from spark_prof.kernels.check.inputs import Sizes
 from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
+from spark_prof.kernels.check.normed_mlp_cases import NormedMlpCase
+from spark_prof.kernels.check.runner import AnyCase
 from spark_prof.kernels.kernel_error import KernelError
 
 Attempts = Iterator[tuple[str, Callable[[], str]]]
@@ -57,7 +59,7 @@ def all_refusals(candidate: KernelCandidate, device: str) -> Attempts:
         for label, run in refusals(lambda: routed, both, "logits"):
             yield f"with a correction, {label}", run
     for kind in candidate.formats:
-        case: Case | NormedCase | NormedExpertsCase = DenseCase(kind, (32, 64), 3, bias=True)
+        case: AnyCase = DenseCase(kind, (32, 64), 3, bias=True)
         names: tuple[str, ...] = ("x", "bias")
         if candidate.slot == "moe":
             case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
@@ -65,6 +67,8 @@ def all_refusals(candidate: KernelCandidate, device: str) -> Attempts:
             case, names = NormCase(3, 64, residual=True), ("x", "residual")
         elif candidate.name == "normed-experts":
             case, names = NormedExpertsCase(kind, Sizes(4, 2, 64, 64), 3), ("x", "residual")
+        elif candidate.name == "normed-mlp":
+            case, names = NormedMlpCase(kind, (64, 32), 3), ("x", "residual")
         elif candidate.slot == "layer":
             case, names = NormedCase(kind, (32, 64), 3, bias=True), ("x", "residual", "bias")
         posed = case.pose(candidate, device)

@@ -14,13 +14,22 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels import attention, dense, moe, normed_experts, normed_linear, routing
+from spark_prof.kernels import (
+    attention,
+    dense,
+    moe,
+    normed_experts,
+    normed_linear,
+    normed_mlp,
+    routing,
+)
 from spark_prof.kernels.candidate import Activation, ActivationName, ExpertsLayer, Format
 from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
+from spark_prof.kernels.check.normed_mlp_cases import NormedMlpCase
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -231,6 +240,15 @@ MUTANTS = [
         OUTSIDE,
         kind="bf16",
     ),
+    Mutant("no SiLU", "dense.cu", r"gate / \(1\.f \+ expf\(-gate\)\)", "gate"),
+    Mutant("a row for another's", "dense.cu", r"\(row & 7\)", "(row & 3)"),
+    Mutant(
+        "a scale for another's", "dense.cu", r"\* scale\[i\]\[UP\]", "* scale[i][0]", kind="fp8"
+    ),
+    Mutant("up beside gate", "dense.cu", r"IN_PLACE \? stacks", "IN_PLACE ? 1", kind="bf16"),
+    Mutant(
+        "stacks of gate alone", "dense.cu", r"WEIGHT_STRIDE / 2", "WEIGHT_STRIDE", OUTSIDE, "bf16"
+    ),
     Mutant("no residual", "rows.cuh", r"add\(own, before", "add(own, zeros()"),
     Mutant("epsilon outside of the root", "rows.cuh", r" \+ epsilon\)", ") + epsilon"),
     Mutant("no epsilon", "rows.cuh", r" \+ epsilon\)", ")"),
@@ -306,7 +324,12 @@ MUTANTS = [
         "values[to + token_stride",
         "values: ",
     ),
-    Mutant("the new token from the cache", "attention.cu", r"token < length - 1; \};", "true; };"),
+    Mutant("new tokens from the cache", "attention.cu", r"token < length - 1 - before;", "true;"),
+    Mutant("new tokens as long", "attention.cu", r"- \(WIDTH - 1 - before\)", ""),
+    Mutant("new keys rotated alike", "attention.cu", r"is_key && which < before", "false"),
+    Mutant(
+        "one new value for all", "attention.cu", r"new_value\[new_at\([^]]+\]", "new_value[before]"
+    ),
     Mutant("a counter that stays", "attention.cu", r"counters\[pair\] = 0;", ";", "a second run"),
     Mutant("keys normed as queries", "attention.cu", r"is_key \? k_weights", "false ? k_weights"),
     Mutant(
@@ -324,8 +347,8 @@ MUTANTS = [
     Mutant(
         "too early",
         "attention.cu",
-        r"wait_for_previous_kernel\(\);\n    const bool",
-        "const bool",
+        r"wait_for_previous_kernel\(\);\n    auto value_of",
+        "auto value_of",
         "never waits",
     ),
     Mutant("no bias", "router.cu", r"logit \+= offset;", ""),
@@ -372,11 +395,16 @@ def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu
         return said(NormedCase(kind, (32, 512), 9, bias=True, epsilon=0.5), normed_linear.build)
     if file in ATTENTION:
         attended = AttentionCase(4, 1, 64, (330, 20), 310, sinks=True, normed=True)
-        return said(replace(attended, fp8=kind == "fp8"), attention.build)
+        attended = replace(attended, fp8=kind == "fp8")
+        wide = replace(attended, width=3)
+        return said(attended, attention.build) or said(wide, attention.build)
     if file in ("dense.cu", "rows.cuh", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
-        return said(case, dense.build) or said(normed, normed_linear.build)
+        wrong = said(case, dense.build) or said(normed, normed_linear.build)
+        return wrong or (
+            "" if kind == "int4" else said(NormedMlpCase(kind, (448, 32), 3), normed_mlp.build)
+        )
     if file == "router.cu":
         # What nobody writes is then no number of an expert, rather than the one from before.
         torch.use_deterministic_algorithms(True)

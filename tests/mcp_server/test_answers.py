@@ -30,8 +30,9 @@ from spark_prof.mcp_server.command_runs import Ended
 from spark_prof.mcp_server.stdio_session import TOOLS
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk, _next
 from spark_prof.speculate.speculate_result import to_json
-from tests.golden.corpus import OPEN, RECORDINGS, reading_once
+from tests.golden.corpus import RECORDINGS
 from tests.mcp_server.client import DATA, InProcess
+from tests.read_once import forget
 from tests.rows import each_row
 from tests.speculate.sample import DRAFTED
 from tests.support import refusal
@@ -41,10 +42,8 @@ NEXT = ToolCall("recordings", {}, "")
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    """Whose commands read a recording once, as long as one test or row looks at it."""
-    with reading_once():
-        yield Desk(AllowedFolders((DATA,)), InProcess())
+def desk() -> Desk:
+    return Desk(AllowedFolders((DATA,)), InProcess())
 
 
 def ask(desk: Desk, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def pages(desk: Desk, tool: str, **arguments: Any) -> Iterator[dict[str, Any]]:
 
 
 def sweep(desk: Desk, recording: str) -> None:
-    OPEN.close()
+    forget()
     of: dict[str, Any] = {"recording": recording}
     report = asyncio.run(desk.report(of))
     ask(desk, "summary", **of)

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from tests.golden.corpus import output, reading_once
+from tests.golden.corpus import output
 from tests.mcp_server.client import DATA, Asked, DeskClient
 from tests.rows import each_row
 
@@ -222,8 +222,7 @@ async def _answers() -> dict[str, tuple[Any, int, int]]:
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, tuple[Any, int, int]]:
-    with reading_once():
-        return asyncio.run(_answers())
+    return asyncio.run(_answers())
 
 
 @each_row("question", QUESTIONS)
@@ -245,8 +244,7 @@ def test_what_is_expected_is_what_the_commands_say(question: Question) -> None:
 def printed(command: tuple[str, ...]) -> str:
     words = command[:1] + tuple(w if w.startswith("-") else str(DATA / w) for w in command[1:])
     options: tuple[tuple[str, ...], ...] = ((), ("--all",), ("--format", "json"))
-    with reading_once():
-        return "".join(output((*words, *more), 10) for more in options)
+    return "".join(output((*words, *more), 10) for more in options)
 
 
 def test_numbers_of_kernels_are_those_of_the_trace() -> None:

@@ -27,7 +27,7 @@ from spark_prof.mcp_server import stdio_session, tool_calls
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.command_runs import CommandRuns
 from spark_prof.mcp_server.stdio_session import build_server
-from tests.mcp_server.client import DATA, ROOT, Asked, InProcess, connected, parameters
+from tests.mcp_server.client import DATA, ROOT, Asked, DeskClient, InProcess, connected, parameters
 
 pytestmark = pytest.mark.anyio
 READS = [
@@ -108,16 +108,17 @@ async def test_wrong_arguments_are_told_in_a_line_and_the_server_lives_on(
 
 
 async def test_pages_of_a_query_are_all_its_rows() -> None:
+    ask, numbers, cursor = Asked(DeskClient()), [], 0
+    sql = "SELECT range AS n FROM range(450) ORDER BY 1"
+    while cursor is not None:
+        answer = await ask("query", recording=AWQ, sql=sql, cursor=cursor, limit=200)
+        numbers += [row["n"] for row in answer["data"]["rows"]]
+        cursor = answer.get("next_cursor")
+    assert numbers == list(range(450))
     async with connected(DATA) as client:
-        ask, found, cursor = Asked(client), [], 0
-        sql = "SELECT range AS n FROM range(450) ORDER BY 1"
-        while cursor is not None:
-            answer = await ask("query", recording=AWQ, sql=sql, cursor=cursor, limit=200)
-            found += [row["n"] for row in answer["data"]["rows"]]
-            cursor = answer.get("next_cursor")
-        assert found == list(range(450))
         # Nobody waits for rows that are not shown.
-        answer = await ask("query", recording=AWQ, sql="FROM range(1000000000000)", limit=2)
+        endless = "FROM range(1000000000000)"
+        answer = await Asked(client)("query", recording=AWQ, sql=endless, limit=2)
         assert [row["range"] for row in answer["data"]["rows"]] == [0, 1]
         assert answer["next_cursor"] == 2
 

@@ -29,6 +29,7 @@ try:
 except KeyboardInterrupt:
     pass
 worker.shutdown()
+assert "pandas" not in sys.modules, "vLLM's processes need no pandas"
 sys.exit({code})
 """
 

@@ -108,6 +108,7 @@ def test_this_machine() -> None:
     }
 
 
+@pytest.mark.slow  # it looks into the libraries of torch and vLLM
 def test_what_a_container_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from tests.rows import each_row
 from tests.scripts.loading import load
 
 mutants = load("scripts/mutants.py")
+reached = load("scripts/reached.py")
 
 
 @each_row(
@@ -47,21 +50,99 @@ def test_a_seed_chooses_the_same() -> None:
     assert one == mutants.chosen(paths, 3, 10, None)
     assert len({mutant.name for mutant in one}) > 5
     assert one != other
+    # A draw of more has the same ones first.
+    assert mutants.chosen(paths, 3, 20, None)[:10] == one
+
+
+SOURCE = """\
+LIMIT = 5
+
+
+def small(number: int, more: int = 2) -> bool:
+    return (
+        number + more <
+        LIMIT)
+
+
+class Kept:
+    size: int = LIMIT + 1
+"""
+OTHER = "from spark_prof.m import LIMIT, Kept\n\n\ndef size():\n    return Kept().size * LIMIT\n"
+TEST = "from spark_prof.m import small\n\n\ndef test_both():\n    assert small(2) > small(3)\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A package of two files, with a test of one of them."""
+    for name, text in (("spark_prof/__init__.py", ""), ("spark_prof/m.py", SOURCE),
+                       ("spark_prof/n.py", OTHER), ("tests/__init__.py", ""),
+                       ("tests/test_m.py", TEST)):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
 
 
 @each_row(
-    ("file", "first"),
+    ("line", "first"),
     [
-        ("analyzers/step_time.py", ["tests/analyzers/test_step_time.py", "tests/world"]),
-        ("analyzers/conversions/conversion_flow.py",
-         ["tests/analyzers/conversions/test_conversion_flow.py", "tests/world"]),
-        ("units.py", []),
+        (1, {"spark_prof/m.py": {7}, "spark_prof/n.py": {5}}),  # all functions that read it
+        (4, {"spark_prof/m.py": {5, 6, 7}}),  # a default: what its function does
+        (6, {"spark_prof/m.py": {6}}),
+        (11, {"spark_prof/n.py": {5}}),
     ],
-)  # fmt: skip
-def test_its_own_tests_come_first(file: str, first: list[str]) -> None:
-    found = mutants.tests_of(f"spark_prof/{file}")
-    assert found[: len(first)] == first
-    assert all((mutants.ROOT / test).exists() for test in found)
+)
+def test_lines_whose_tests_see_a_change(tree: Path, line: int, first: dict[str, set[int]]) -> None:
+    assert next(iter(reached.Package(tree).lines("spark_prof/m.py", line, line))) == first
+
+
+def test_tests_that_run_a_line_are_ordered_by_file_and_time(tree: Path) -> None:
+    pytest.importorskip("coverage")
+    from coverage import CoverageData
+
+    folder = tree / "reach"
+    folder.mkdir()
+    rows = [("tests/test_m.py::test_both", 1.0, {"cache:c": 2.0}), ("tests/test_m.py::slow", 9, {}),
+            ("tests/test_n.py::quick", 0.1, {}), ("tests/test_n.py::gone", 0.1, {})]  # fmt: skip
+    (tree / "tests/test_n.py").write_text("")
+    (folder / "tests-1.jsonl").write_text("".join(
+        json.dumps({"test": name, "seconds": took, "shared": shared, "passed": "gone" not in name})
+        + "\n" for name, took, shared in rows
+    ))  # fmt: skip
+    data = CoverageData(str(folder / "lines"))
+    for context, line in (("cache:c", 6), ("tests/test_n.py::quick", 6), (rows[1][0], 7)):
+        data.set_context(context)
+        data.add_lines({str(tree / "spark_prof/m.py"): [line]})
+    data.close()
+    found = reached.Reached(folder, tree)
+    names = found.of_lines({"spark_prof/m.py": {5, 6, 7}})
+    assert names == {name for name, _, _ in rows[:3]}
+    assert found.of_lines({"spark_prof/m.py": {7}}) == {rows[1][0]}
+    assert found.ordered(names, "tests/test_m", 99) == [rows[0][0], rows[2][0], rows[1][0]]
+    assert found.ordered(names, "tests/test_m", 3.5) == [rows[0][0], rows[2][0]]
+
+
+def test_a_mutant_is_found_in_a_fork_and_leaves_nothing_behind(tree: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(mutants.ROOT)!r})
+from scripts.forked import Collected
+tree = Path({str(tree)!r})
+file = tree / "spark_prof/m.py"
+whole = file.read_bytes()
+def work(collected):
+    names = collected.expanded(["tests/test_m.py"])
+    for before, after in ((b"<", b"<="), (b"= 5", b"= 6"), (b"= 2", b"= 3"), (b"5", b"5 + 0"),
+                          (b"number +", b"number - -")):
+        changed = whole.replace(before, after, 1)
+        print(collected.first_failure(names, 60, file, changed) or "none", file=sys.stderr)
+Collected.collect(tree, ["tests/test_m.py"], work)
+assert file.read_bytes() == whole
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tree, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    failed = "tests/test_m.py::test_both"
+    assert done.stderr.split() == [failed, failed, failed, "none", "none"]
 
 
 def test_only_lines_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ It is a Llama of one layer that adds nothing: a byte's embedding is its own dire
 last matrix leads to the byte that follows. So what it drafts is known without running it. It is
 trained by counting bytes of Python's standard library, as the model's text is.
 
+Requests for `spark-prof speculate --requests` are written beside it: beginnings of held out texts.
+
 usage: python -m tests.small_moe.drafter FOLDER
 """
 
@@ -18,6 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
+
+from tests.small_moe.model import HELD_OUT
 
 BYTES = 256
 HIDDEN = 256
@@ -94,4 +98,8 @@ def write_drafter(folder: Path, followers: Sequence[int]) -> Path:
 
 
 if __name__ == "__main__":
-    print(write_drafter(Path(sys.argv[1]), counted_followers(library_texts())))
+    target = write_drafter(Path(sys.argv[1]), counted_followers(library_texts()))
+    prompts = (HELD_OUT.read_bytes()[at * 1024 :][:90] for at in range(32))
+    lines = (json.dumps({"prompt": list(prompt)}) for prompt in prompts)
+    (target / "requests.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    print(target)

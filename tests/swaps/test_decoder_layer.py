@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from spark_prof.kernels.candidate import AttentionLayer
 from spark_prof.kernels.check.attention_oracle import attention_oracle, coded
 from spark_prof.kernels.check.inputs import copies
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps.build import BuiltReplacement, SwapPoint
+from spark_prof.swaps.build import BuiltReplacement, SwapPoint, build_all
 from spark_prof.swaps.builders import build_kept
 from spark_prof.swaps.decoder_layer import PARTS, part_body, parts_of, read_part, swap_layer
 from spark_prof.swaps.guard import GuardedReplacement, ReplacementError
@@ -137,6 +138,38 @@ class TransformerBlock(nn.Module):
         return self.mlp(hidden_states), residual
 
 
+class SiluAndMul(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+
+class LlamaMLP(nn.Module):
+    """An MLP as vLLM's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj = Matrix(64, HIDDEN), Matrix(HIDDEN, 32)
+        self.down_proj.tp_size = 1  # type: ignore[assignment]
+        self.act_fn: nn.Module = SiluAndMul()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_up_proj(x)[0]))[0]
+
+
+class LlamaDecoderLayer(TransformerBlock):
+    """A decoder layer without experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = self.attn, LlamaMLP()
+
+    def forward(  # type: ignore[override]
+        self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
+    ) -> Any:
+        return super().forward(hidden_states, positions, residual)
+
+
 def rows(count: int, seed: int) -> torch.Tensor:
     return torch.randn((count, HIDDEN), generator=torch.Generator().manual_seed(seed))
 
@@ -150,14 +183,21 @@ def _sides() -> Any:
 
 @each_row("first", [True, False])
 @each_row("swapped", [(), PARTS[:1], PARTS])
-def test_a_layer_of_parts_is_the_layer(first: bool, swapped: tuple[Any, ...]) -> None:
+@each_row("kind", [TransformerBlock, LlamaDecoderLayer])
+def test_a_layer_of_parts_is_the_layer(
+    first: bool, swapped: tuple[Any, ...], kind: type[TransformerBlock]
+) -> None:
     """Whatever is left to vLLM; and no argument is written to."""
-    layer, positions = TransformerBlock(), torch.arange(3)
+    layer, positions = kind(), torch.arange(3)
+    swapped = tuple(part for part, _ in parts_of("layer", layer) if part in swapped)
     given = (rows(3, 1), None if first else rows(3, 2))
-    wanted = layer(given[0].clone(), positions, None if first else given[1].clone())  # type: ignore[union-attr]
+    again = {} if first else {"residual": given[1].clone()}  # type: ignore[union-attr]
+    wanted = layer(
+        **{"hidden_states": given[0].clone(), "positions": positions, "residual": None} | again
+    )
     swap_layer(layer, {part: part_body(layer, part, {}) for part in swapped}, compiled=False)
     copies = [None if each is None else each.clone() for each in given]
-    found = layer(given[0], positions, residual=given[1])
+    found = layer(hidden_states=given[0], positions=positions, residual=given[1])
     for mine, right in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, right)
     assert all(torch.equal(a, b) for a, b in zip(given, copies, strict=True) if a is not None)
@@ -189,20 +229,72 @@ def context(**changed: Any) -> Any:
     }  # fmt: skip
     slots = torch.tensor([4, 21, 38, -1])
     cache = torch.zeros(9, KV_HEADS, 16, 2 * SIZE)
+    metadata |= {"num_actual_tokens": 4}
     found = SimpleNamespace(**metadata | {k: v for k, v in changed.items() if k in metadata})
     told = {"metadata": found, "cache": cache, "slots": slots} | changed
     return lambda _: (told["metadata"], None, told["cache"], told["slots"])
 
 
 def attended(
-    monkeypatch: pytest.MonkeyPatch, count: int = 4, sent: bool = False, **changed: Any
+    monkeypatch: pytest.MonkeyPatch,
+    count: int = 4,
+    sent: bool = False,
+    choices: dict[str, GuardedReplacement] | None = None,
+    **changed: Any,
 ) -> Any:
     transfer = pytest.importorskip("vllm.distributed.kv_transfer.kv_transfer_state")
     monkeypatch.setattr(transfer, "has_kv_transfer_group", lambda: sent)
     module = pytest.importorskip("vllm.model_executor.layers.attention.attention")
     monkeypatch.setattr(module, "get_attention_context", context(**changed))
     qkv = torch.zeros(count, (HEADS + 2 * KV_HEADS) * SIZE)
-    return part_body(TransformerBlock(), "attention", {}).arguments(qkv, torch.arange(count))
+    body = part_body(TransformerBlock(), "attention", choices or {})
+    return body.arguments(qkv, torch.arange(count))
+
+
+@each_row(
+    ("width", "changed", "taken"),
+    [
+        (2, {}, True), (8, {}, True), (1, {}, False), (2, {"num_actual_tokens": 3}, False),
+        (2, {"seq_lens": torch.tensor([5, 6, 7])}, False), (2, {"max_query_len": 3}, False),
+    ],
+)  # fmt: skip
+def test_attention_verifies_as_many_drafts_of_each_request(
+    width: int, changed: dict[str, Any], taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all have as many, and the kernel takes them."""
+    kernel = Replacement(lambda *_: None, 16, "kept", width=width)
+    told = {"max_query_len": 2, "num_actual_tokens": 4, "seq_lens": torch.tensor([5, 6])} | changed
+    given = attended(monkeypatch, choices={"b": GuardedReplacement("attn", "own", kernel)}, **told)
+    assert (given is not None) is taken
+    if given is not None:
+        assert [len(each) for each in given] == [4, 4, 9, 9, 2, 2, 4]
+
+
+@each_row(
+    ("change", "said"),
+    [
+        (lambda mlp: setattr(mlp.down_proj, "tp_size", 2), "added up over ranks"),
+        (lambda mlp: setattr(mlp.gate_up_proj, "bias", torch.ones(64)), "has a bias"),
+        (lambda mlp: setattr(mlp, "act_fn", nn.GELU()), "GELU is an activation"),
+        (lambda mlp: setattr(mlp, "expert_gate", nn.Linear(1, 1)), "a shared expert"),
+    ],
+)
+def test_another_mlp_is_refused(change: Callable[[Any], None], said: str) -> None:
+    layer = LlamaDecoderLayer()
+    change(layer.mlp)
+    with pytest.raises(KernelError, match=said):
+        read_part("layer", layer, "normed mlp")
+
+
+def test_a_layer_without_experts_is_insisted_on() -> None:
+    model = nn.Module()
+    model.layers = nn.ModuleList([LlamaDecoderLayer()])
+    for kernel, whys in (("spark_prof", {True}), ("spark_prof!", {False})):
+        places = build_all(model, {"b": (Swap("layer", kernel),)})
+        assert [place.point.name for place in places] == [
+            f"layers.0.{path}" for path in ("self_attn.qkv_proj", "self_attn.attn", "mlp")
+        ]
+        assert {"was not measured" in place.choices["b"].why for place in places} == whys
 
 
 def test_attention_gets_the_cache_where_a_step_only_decodes(
@@ -282,7 +374,7 @@ def test_scales_of_an_fp8_cache_are_what_vllm_makes_of_them(
     assert after.fp8_scales == (module._k_scale_float, module._v_scale_float)
 
 
-@each_row("part", PARTS)
+@each_row("part", PARTS[:3])
 def test_no_part_runs_where_adapters_do(part: Any) -> None:
     layer = TransformerBlock()
     layer.mlp.experts.moe_config.is_lora_enabled = True
@@ -350,7 +442,7 @@ def test_the_kernel_reads_and_writes_an_fp8_cache_as_the_trial_wants_it() -> Non
     guarded = GuardedReplacement("attn", "own", build_kept(read, insist=True))
     try_attention(guarded, SwapPoint("layer", "attn", layer, "attention"), 60.0)
     assert guarded.live, guarded.why
-    assert sum(guarded.calls.values()) == 4
+    assert sum(guarded.calls.values()) == 5, "one of them of requests with two new tokens each"
     assert guarded.error is not None
     assert 0 < guarded.error.relative_l2 < layer_bound("kept", "layer", "attn")
 
@@ -370,7 +462,7 @@ def test_each_part_says_which_it_is_and_how_far_off_it_was(
         point = SwapPoint("layer", path, layer, part)
         state.places.append(BuiltReplacement(point, {"b": swap}, {"b": guarded}))
     rows_ = rows_of(state)
-    assert [row["line"] for row in rows_] == [f"{part}: mxfp4" for part in PARTS]
+    assert [row["line"] for row in rows_] == [f"{part}: mxfp4" for part in PARTS[:3]]
     assert rows_[2]["layer_error"]["relative_l2"] == 0.002
     with caplog.at_level("INFO", "vllm.spark_prof"):
         summarize(state)

@@ -57,9 +57,9 @@ def edited(part: Bundle, **fields: Any) -> Bundle:
 @each_row("offset", [-45_000_000, 777, 7_200_000_000_000])
 @each_row("drift", [0.0, 20e-6])
 def test_times_come_to_stand_on_one_clock(tmp_path: Path, offset: int, drift: float) -> None:
-    slow = {step: step % 4 for step in range(80)}
+    slow = {step: step % 4 for step in range(40)}
     error = {2: offset, 3: offset}
-    play = Play(steps=80, slow=slow, offset_ns=error, drift=dict.fromkeys(error, drift),
+    play = Play(steps=40, slow=slow, offset_ns=error, drift=dict.fromkeys(error, drift),
                 compute_ns=1_000_000)  # fmt: skip
     whole = merged(tmp_path / "whole", *two_hosts(tmp_path, play))
     assert whole.ranks == (0, 1, 2, 3)
@@ -71,7 +71,7 @@ def test_times_come_to_stand_on_one_clock(tmp_path: Path, offset: int, drift: fl
     assert off.max() <= shift["uncertainty_ns"]
     assert shift["applied"] is (offset != 777 or drift != 0.0)
     result, _ = collectives_of(whole)
-    assert result.matched == 80 * len(KINDS)
+    assert result.matched == 40 * len(KINDS)
     assert {step.step: step.slowest for step in result.slow_steps} == slow
     # What is left of the offset lies within its uncertainty.
     left = [clock for clock in result.clocks if not clock.same_host]

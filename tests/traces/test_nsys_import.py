@@ -187,7 +187,7 @@ def random_export(seed: int) -> tuple[Export, list[tuple[object, ...]]]:
     export, expected = Export(), []
     for number in range(2):
         pid, now, correlation = PID + number, 0, 1
-        for step in range(source.randint(5, 60)):
+        for step in range(source.randint(20, 26)):
             push(export, now, now + 1000, "model", pid)
             for layer in range(3):
                 begun = now + 10 + layer * 300

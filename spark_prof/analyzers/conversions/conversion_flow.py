@@ -98,7 +98,7 @@ def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
     for _ in range(_FURTHEST - 1):
         unmet = tells_component & (consumer >= 0) & (component[consumer] != codes)
         consumer = np.where(unmet, after[consumer], consumer)
-    met = (consumer >= 0) & (~tells_component | (component[consumer] == codes))
+    met = (consumer >= 0) & (component[consumer] == codes)
     consumer = np.where(met, consumer, after[rows])
     return Flow(
         rows, consumer, before[rows], np.where(tells_component | (consumer < 0), rows, consumer)

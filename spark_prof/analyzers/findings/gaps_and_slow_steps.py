@@ -245,7 +245,8 @@ def _small_kernels(report: Report) -> Iterator[Observation]:
     for part in drawn.parts:
         if part.kind == "small" and drawn.phase == "decode" and part.us > 0:
             per_token = report.steps.us_per_token(1.0)
-            calls, kernels_us = part.calls, part.us / per_token if per_token else kernels_us
+            us = part.us + part.node_us  # of a kernel that is fused away its node goes, too
+            calls, kernels_us = part.calls, us / per_token if per_token else kernels_us
     between = _between_kernels_us(report)
     us = kernels_us + between * calls * report.steps.decode
     if us < _MUCH_SMALL * whole or calls < _MANY_SMALL:

@@ -14,6 +14,7 @@ from spark_prof.analyzers.findings import (
     fp4_builds,
     gaps_and_slow_steps,
     grids_and_tiles,
+    host_findings,
     memory_floor,
     stragglers,
     waiting_requests,
@@ -137,7 +138,7 @@ def _in(*modules: ModuleType) -> Iterator[FindingRule[Report]]:
 
 RULES: tuple[FindingRule[Report], ...] = (
     *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
-    *_in(draft_findings, waiting_requests),
+    *_in(draft_findings, waiting_requests, host_findings),
     *format_conversions.CONVERSIONS,
     *_in(format_conversions, fp4_builds),
     *FALLBACKS,
@@ -157,7 +158,7 @@ def findings_of(report: Report) -> tuple[Finding, ...]:
 
 
 OF_ALL_STEPS = frozenset(
-    {"mixed-steps", "preemptions", "requests-queue", "kv-cache-bound", "context-slope"}
+    {"mixed-steps", "preemptions", "requests-queue", "kv-cache-bound", "context-slope", "host-code"}
 )
 """What is found among the steps of all batch sizes; the others are of the screen's size."""
 

@@ -17,6 +17,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     totals,
 )
 from spark_prof.rules.gpus import GPUS, SourcedFigure, find_gpu
+from spark_prof.rules.node_prices import DEPENDENT, NODE_PRICES, SERIAL, NodePrice
 from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.vocabulary import PRECISIONS
 
@@ -148,4 +149,18 @@ def ceilings_of(
         None if smallest is None else smallest * 1e6,
         data_sheet.l2_bytes if data_sheet else None,
         peaks_measured,
+        _measured_price(measured) or (NODE_PRICES.get(data_sheet.short) if data_sheet else None),
     )
+
+
+def _measured_price(measured: MeasuredMachine | None) -> NodePrice | None:
+    """The least of the chains of each kind; None where a machine has no chain of both."""
+    prices = [
+        [us * 1e6 for name in names if (us := measured.value(name))]
+        for names in (SERIAL, DEPENDENT)
+        if measured
+    ]
+    if measured is None or not all(prices):
+        return None
+    serial, dependent = map(min, prices)
+    return NodePrice(serial, dependent, f"measured here on {measured.taken}")

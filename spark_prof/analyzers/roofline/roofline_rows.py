@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_prof.rules.gpus import SourcedFigure
+from spark_prof.rules.node_prices import NodePrice
 
 
 class Place(NamedTuple):
@@ -32,6 +33,7 @@ class Ceilings:
     smallest_kernel_us: float | None = None  # an empty one in a CUDA graph, where measured
     l2_bytes: int | None = None  # of its level-2 cache
     peaks_measured: bool = False  # whether those peaks were, which a better kernel may pass
+    node: NodePrice | None = None  # of a CUDA graph's nodes; None where nobody measured it
 
     @property
     def bandwidth(self) -> SourcedFigure | None:
@@ -84,6 +86,8 @@ class RooflineRow:
     ahead_us: float = 0.0
     product: str = ""  # which of its component's products it computes, such as w13; else empty
     weights: tuple[str, ...] = ()  # the names of those that it reads, such as w13 and w2
+    nodes: float = 0.0  # its nodes of CUDA graphs in a step, as `analyzers.roofline.nodes` has them
+    node_us: float | None = None  # what these cost beside the floor; None where that is not known
 
     @property
     def place(self) -> Place:
@@ -97,8 +101,23 @@ class RooflineRow:
 
     @property
     def bound_us(self) -> float | None:
-        """Their lower bound."""
+        """Their lower bound by bytes and operations."""
         return None if self.floor_us is None else self.floor_us * self.calls
+
+    @property
+    def inside_us(self) -> float:
+        """What of the nodes' price can be in the kernels' time; the rest lies before they start."""
+        return min(self.node_us or 0.0, max(self.step_us - (self.bound_us or 0.0), 0.0))
+
+    @property
+    def least_us(self) -> float | None:
+        """Their lower bound with that."""
+        return None if self.bound_us is None else self.bound_us + self.inside_us
+
+    @property
+    def of_bound(self) -> float | None:
+        """Its share of their time: at most 1, where a floor is no longer than its call."""
+        return None if self.least_us is None or not self.us else self.least_us / self.step_us
 
 
 @dataclass(frozen=True)
@@ -133,6 +152,8 @@ class RooflinePhase:
     # What was cut off the lower bound: by how much kernels, or the whole step, were faster than
     # their bytes at the measured bandwidth, as the level-2 cache had some of them.
     over_us: float = 0.0
+    nodes: float = 0.0  # of CUDA graphs in a step, of which the bound counts the price
+    node_us: float | None = None  # that price; None where what a node costs is not known
 
     @property
     def known_us(self) -> float:
@@ -156,6 +177,34 @@ class RooflinePhase:
             return None
         return self.floor_us / self.step_us
 
+    @property
+    def bound_us(self) -> float | None:
+        """The lower bound with nodes: floors and price, at most the step; without a price floors.
+
+        Floors of 475 us and 300 nodes at 0.5 us: 625 us.
+        """
+        if self.floor_us is None or not self.node_us:
+            return self.floor_us
+        with_nodes = self.floor_us + self.node_us
+        return (
+            with_nodes
+            if self.step_us is None
+            else min(with_nodes, max(self.step_us, self.floor_us))
+        )
+
+    @property
+    def of_bound(self) -> float | None:
+        """Share of the step that this bound takes."""
+        return self.bound_us / self.step_us if self.step_us and self.bound_us else None
+
+    @property
+    def nodes_of_distance(self) -> float | None:
+        """Share of what a step takes beyond its floors that is the price of its nodes."""
+        if not self.node_us or not self.step_us or self.floor_us is None or self.bound_us is None:
+            return None
+        distance = self.step_us - self.floor_us
+        return (self.bound_us - self.floor_us) / distance if distance > 0 else None
+
 
 def totals(
     rows: Sequence[RooflineRow], unplaced: Iterable[UnplacedFloor], elsewhere: float
@@ -168,6 +217,10 @@ def totals(
         "needed_bytes": sum((row.needed_bytes or 0.0) * row.calls for row in rows) + elsewhere,
         "streamed_bytes": sum(row.streamed_bytes * row.calls for row in rows) + elsewhere,
         "operations": sum(row.operations * row.calls for row in rows),
+        "nodes": sum(row.nodes for row in rows),
+        "node_us": sum(prices)
+        if (prices := [r.node_us for r in rows if r.node_us is not None])
+        else None,
     }
 
 

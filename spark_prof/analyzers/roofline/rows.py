@@ -15,6 +15,7 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.roofline.needs import LayerWork
+from spark_prof.analyzers.roofline.nodes import NodeShares
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
     Place,
@@ -138,6 +139,7 @@ def rows_of(
     moved: Mapping[Place, Moved],
     ceilings: Ceilings,
     ms_per_us: float | None,
+    nodes: Mapping[Place, NodeShares],
 ) -> tuple[RooflineRow, ...]:
     """One row a kernel, component and role, what has most time above its lower bound first.
 
@@ -189,6 +191,7 @@ def rows_of(
         rate = total / us_per_call * 1e6 if total is not None and has_rate else None
         left = max(us_per_call - floor, 0.0) * calls if floor is not None and not waits else None
         read, expected_read, by = moved.get(place, (None, 0.0, ""))
+        shares = nodes.get(place, NodeShares())
         comparable = expected_read >= _COUNTED_FROM and not need.expected
         sheet, reached = ceilings.data_sheet, ceilings.reached
         row = RooflineRow(
@@ -217,6 +220,8 @@ def rows_of(
             role=place.role,
             owner_basis=basis,
             ahead_us=ahead / calls,
+            nodes=shares.counted * calls,
+            node_us=shares.us(ceilings.node, floor) * calls if ceilings.node else None,
         )
         rows.append(row)
     return tuple(sorted(rows, key=lambda row: (-(row.left_us or 0.0), -row.step_us)))
@@ -249,6 +254,7 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         return sum(values) / calls if values else None
 
     names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
+    nodes = sum(row.nodes for row in rows)
     means: dict[str, Any] = {name: mean(name) for name in names}
     us, needed = means["us"], means["needed_bytes"]
     has_rate = bool(us) and not starts_early(us, means["ahead_us"])
@@ -273,6 +279,8 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         bandwidth=rate,
         of_data_sheet=share("of_data_sheet"),
         of_reached=share("of_reached"),
+        nodes=nodes,
+        node_us=total("node_us"),
         left_us=total("left_us"),
         left_ms_per_token=total("left_ms_per_token"),
         owner_basis=max((row.owner_basis for row in rows), key=BASES.index),

@@ -33,6 +33,7 @@ from spark_prof.analyzers.roofline.needs import (
     shape_of,
     state,
 )
+from spark_prof.analyzers.roofline.nodes import node_shares
 from spark_prof.analyzers.roofline.roofline_rows import (
     Place,
     Roofline,
@@ -61,6 +62,10 @@ from spark_prof.traces.swapped import layers_of, tensors_of
 
 _LARGE = 1 << 20
 _SMALL_KERNELS = ("norm", "rope", "embedding")
+_NO_PRICE = (
+    "What a node of a CUDA graph costs on {gpu} was not measured: the bound is that of bytes and "
+    "arithmetic. `spark-prof doctor --measure` on that machine measures it."
+)
 
 
 @dataclass
@@ -178,7 +183,8 @@ def roofline_of(
         times = sums[(sums["phase"] == phase).to_numpy()]
         moved = _moved(bundle.frame("metrics", rank), count, times, needs, counted)
         ms_per_us = per_step / 1e3 if per_step else None
-        rows = rows_of(times, count, needs.sums, kernel_rows, moved, ceilings, ms_per_us)
+        nodes = node_shares(placed, steps.index[(steps["phase"] == phase).to_numpy()])
+        rows = rows_of(times, count, needs.sums, kernel_rows, moved, ceilings, ms_per_us, nodes)
         nobody = sum(needs.nobody.values())
         unplaced = tuple(
             UnplacedFloor(component, size * reading_us)
@@ -207,6 +213,8 @@ def roofline_of(
             f"The bandwidth of {ceilings.gpu} is not known: `spark-prof doctor --measure` on that "
             "machine measures it."
         )
+    if ceilings.node is None and any(phase.nodes for phase in phases):
+        notes.append(_NO_PRICE.format(gpu=ceilings.gpu))
     return Roofline(ceilings, tuple(phases), streamed, tuple(notes))
 
 

@@ -2,11 +2,12 @@
 
 The parts are those of `analyzers.step_time`: launch gaps, host and copies as they stand there, and
 each kernel's part of its component. What a kernel needs at least, its bytes at the memory's
-bandwidth or its arithmetic at the peak, is in the lower bound; what it takes beyond that is in the
-first of these that it belongs to: conversions, the drafter, collectives, small kernels, and else
-its component. A kernel of which nothing tells what it needs has no lower bound. Where kernels
-overlap, the lower bound of one may be longer than its part of the step: what is counted twice so is
-taken off again in a part of its own, the rest, which is no time and may be negative.
+bandwidth or its arithmetic at the peak, is in the lower bound, and what a node of a CUDA graph
+costs in the nodes, where that is known; what it takes beyond both is in the first of these that it
+belongs to: conversions, the drafter, collectives, small kernels, and else its component. A kernel
+of which nothing tells what it needs has no lower bound. Where kernels overlap, the lower bound of
+one may be longer than its part of the step: what is counted twice so is taken off again in a part
+of its own, the rest, which is no time and may be negative.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _CACHE_NAME = "_waterfall"  # what a report keeps it as; `replace` leaves it beh
 class Part:
     """One step of the waterfall."""
 
-    # Floor; component (what kernels of one component take above their floor), components (of
+    # Floor; nodes (the price of a graph's nodes, of the kernels' time and of the launch gaps);
+    # component (what kernels of one component take above their floor), components (of
     # several with little each), drafter, small, conversion or collective (of kernels of that
     # kind); copies, rest, launch_gaps or host; of a token also uneven (what the mean step takes
     # beyond the median), prompts (what steps that read prompts add) and unprofiled (what steps that
@@ -45,6 +47,7 @@ class Part:
     us: float
     component: str = ""  # of a part of kind component, else empty
     calls: float = 0.0  # kernels in a step, 0 where nothing counts them
+    node_us: float = 0.0  # what of its kernels' time is in the part of the nodes
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,13 @@ class _WaterfallKernel:
     calls: float
     us: float  # what is attributed to it
     floor_us: float | None = None  # the lower bound of all calls; None where unknown
+    nodes: float = 0.0  # of CUDA graphs
+    node_us: float = 0.0  # what these cost beside the lower bound
+
+    @property
+    def inside_us(self) -> float:
+        """What of that is in its time."""
+        return min(self.node_us, max(self.us - (self.floor_us or 0.0), 0.0))
 
 
 def waterfall_of(report: Report) -> Waterfall:
@@ -124,17 +134,20 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
     why = _no_floor(report, phase, running_us)
     floor_us = 0.0
     if why:
-        kernels = [replace(kernel, floor_us=None) for kernel in kernels]
+        kernels = [replace(kernel, floor_us=None, node_us=0.0) for kernel in kernels]
     elif phase and phase.floor_us:
         kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
     parts = _above_floor(kernels, ledger.step_us)
     idle = tuple(Part(name, ledger.us(name)) for name in GAPS)
+    nodes, idle = _nodes(kernels, idle)
     if not report.run.tells_steps:
         # Of a whole recording nothing tells a launch's wait from the host's.
         idle = (Part(LAUNCH_GAPS, ledger.idle_us),)
-    rest = running_us - floor_us - sum(part.us for part in parts)
+    inside_us = sum(kernel.inside_us for kernel in kernels)
+    rest = running_us - floor_us - inside_us - sum(part.us for part in parts)
     parts = (
         *(() if why else (Part("floor", floor_us),)),
+        *nodes,
         *parts,
         Part("copies", ledger.us(_COPIES)),
         Part("rest", rest if abs(rest) > _ROUNDING * ledger.step_us else 0.0),
@@ -157,6 +170,24 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
     )
 
 
+def _nodes(
+    kernels: Iterable[_WaterfallKernel], idle: tuple[Part, ...]
+) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """The price of the nodes, none where it is not known, and what is left of the launch gaps.
+
+    What of it cannot be in the kernels' time lies in the gaps between them.
+    """
+    priced = [kernel for kernel in kernels if kernel.node_us]
+    if not priced:
+        return (), idle
+    inside = sum(kernel.inside_us for kernel in priced)
+    gaps = next((part.us for part in idle if part.kind == LAUNCH_GAPS), 0.0)
+    between = min(sum(kernel.node_us for kernel in priced) - inside, gaps)
+    left = (replace(p, us=p.us - between) if p.kind == LAUNCH_GAPS else p for p in idle)
+    nodes = sum(kernel.nodes for kernel in priced)
+    return (Part("nodes", inside + between, calls=nodes),), tuple(left)
+
+
 def _of_token(parts: tuple[Part, ...], token: TokenTime) -> tuple[Part, ...]:
     """A token's part of each of the typical step's, and what it takes beyond that step."""
     steps = 1.0 if token.steps_per_token is None else token.steps_per_token
@@ -168,7 +199,14 @@ def _of_token(parts: tuple[Part, ...], token: TokenTime) -> tuple[Part, ...]:
         Part("unprofiled", token.unprofiled_us),
     )
     return (
-        *(replace(p, us=steps * p.us + (left if p.kind == "rest" else 0.0)) for p in parts),
+        *(
+            replace(
+                part,
+                us=steps * part.us + (left if part.kind == "rest" else 0.0),
+                node_us=steps * part.node_us,
+            )
+            for part in parts
+        ),
         *(part for part in beyond if abs(part.us) > _ROUNDING * token.token_us),
     )
 
@@ -208,7 +246,7 @@ def _kind_of(
 def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_WaterfallKernel]:
     """The kernels of the typical step, and what of a component's part no kernel has."""
     converting = {row.name for row in report.conversions.items}
-    bounds = {row.place: row.bound_us for row in phase.rows} if phase else {}
+    rows = {row.place: row for row in phase.rows} if phase else {}
     left = {row.name: row.charged_us for row in ledger.rows if row.name not in (_COPIES, *GAPS)}
     kernels = []
     for kernel in report.typical:
@@ -217,8 +255,9 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
         left[kernel.component] -= kernel.us
         call_us = kernel.kernel_us / kernel.calls + kernel.ahead_us if kernel.calls else None
         kind = _kind_of(converting, kernel.name, kernel.component, kernel.role, call_us)
-        bound = bounds.get(Place(kernel.component, kernel.role, kernel.name))
-        kernels.append(_WaterfallKernel(kind, kernel.component, kernel.calls, kernel.us, bound))
+        row = rows.get(Place(kernel.component, kernel.role, kernel.name))
+        more = (row.bound_us, row.nodes, row.node_us or 0.0) if row else ()
+        kernels.append(_WaterfallKernel(kind, kernel.component, kernel.calls, kernel.us, *more))
     # What steps of other phases launched, or none.
     remainders = {name: us for name, us in left.items() if us > _ROUNDING * ledger.step_us}
     kinds = {name: _kind_of((), "", name, "", None) for name in remainders}
@@ -248,12 +287,20 @@ def _above_floor(kernels: Iterable[_WaterfallKernel], whole_us: float) -> tuple[
     for kernel in kernels:
         key = kernel.kind, kernel.component if kernel.kind == "component" else ""
         part = parts.get(key, Part(kernel.kind, 0.0, key[1]))
-        beyond = max(kernel.us - (kernel.floor_us or 0.0), 0.0)
-        parts[key] = replace(part, us=part.us + beyond, calls=part.calls + kernel.calls)
+        beyond = max(kernel.us - (kernel.floor_us or 0.0), 0.0) - kernel.inside_us
+        parts[key] = replace(
+            part,
+            us=part.us + beyond,
+            calls=part.calls + kernel.calls,
+            node_us=part.node_us + kernel.inside_us,
+        )
     little = [p for p in parts.values() if p.component and abs(p.us) < _SMALLEST * whole_us]
     bars = list(parts.values())
     if len(little) > 1:
-        together = Part("components", sum(p.us for p in little), "", sum(p.calls for p in little))
+        us, calls, node_us = (
+            sum(getattr(part, name) for part in little) for name in ("us", "calls", "node_us")
+        )
+        together = Part("components", us, "", calls, node_us)
         bars = [*(p for p in bars if p not in little), together]
     return tuple(sorted(bars, key=_place))
 

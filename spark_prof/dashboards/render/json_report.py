@@ -51,7 +51,7 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     LayerKindCost: ("of_bound",),
     PromptAttention: ("of_peak",),
     PromptProduct: ("rate", "of_peak"),
-    RooflinePhase: ("of_floor",),
+    RooflinePhase: ("of_floor", "bound_us", "of_bound", "nodes_of_distance"),
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
     Speculation: ("proposed_each", "accepted_each"),
@@ -69,7 +69,7 @@ _KEYS = (
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
     "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
     "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
-    "graphs", "speculation", "context", "prefill", "startup", "memory", "known_issues",
+    "graphs", "speculation", "context", "prefill", "startup", "memory", "host", "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and five that are made here."""
 

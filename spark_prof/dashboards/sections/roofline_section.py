@@ -10,6 +10,7 @@ from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
+    Roofline,
     RooflineRow,
     StreamedWeights,
 )
@@ -63,6 +64,12 @@ def floors(report: Report) -> Section:
         cells.Time("Kernels", "kernels_us"),
         cells.Time("Median step", "step_us"),
         cells.Share("Of it", "of_floor"),
+        cells.Formatted(
+            "Nodes", lambda p: figure(p.nodes, ",.0f") if p.node_us else None, optional=True
+        ),
+        cells.Time("Their price", lambda phase: phase.node_us or None, optional=True),
+        cells.Share("Of it with nodes", lambda p: p.of_bound if p.node_us else None, optional=True),
+        cells.Share("Nodes of the distance", "nodes_of_distance", optional=True),
         cells.Share(
             "Proven for",
             lambda phase: phase.placed_us / phase.kernels_us if phase.kernels_us else None,
@@ -76,11 +83,22 @@ def floors(report: Report) -> Section:
             "measured read bandwidth, or its arithmetic at the peak, whichever takes longer. "
             "Proven for: share of the kernel time of which is proven which weights a kernel reads.",
             *([_CUT] if any(phase.over_us for phase in phases) else ()),
+            *_node_lines(roofline, any(phase.node_us for phase in phases)),
             *_ceiling_lines(roofline.ceilings),
             *roofline.notes,
             *(note for phase in phases for note in phase.notes),
         )
     return table("floors", _TITLE, phases, columns, intro)
+
+
+def _node_lines(roofline: Roofline, priced: bool) -> Iterable[str]:
+    if (price := roofline.ceilings.node) and priced:
+        yield (
+            "Nodes: kernels of CUDA graphs that wait for the one before them, each "
+            f"{price.least_us:.3f} us at least ({price.source}) on top of the bound. What runs "
+            "beside other work, the first kernel of a step and what the host launches has no such "
+            "price. Of the distance: their share of what the step takes beyond the bound."
+        )
 
 
 def _ceiling_lines(ceilings: Ceilings) -> Iterable[str]:
@@ -98,7 +116,8 @@ def kernels(report: Report) -> Section:
         cells.Text("Role", lambda row: shorten(row.role, _LONGEST_ROLE) or f"({row.component})"),
         cells.Time("A step", "step_us"),
         cells.Time("Lower bound", "bound_us"),
-        cells.Share("Of bound", _of_bound),
+        cells.Time("Nodes", lambda row: row.inside_us or None, optional=True),
+        cells.Share("Of bound", "of_bound"),
         cells.Text("Evidence", "owner_basis"),
         cells.Name("Kernel", lambda row: short_name(row.name)),
         cells.Formatted("Calls", lambda row: figure(row.calls, ",.3g"), optional=True),
@@ -124,7 +143,7 @@ def kernels(report: Report) -> Section:
         f"The typical decode step has {microseconds(phase.kernels_us)} of kernels, to which the "
         f"rows add up. Kernels whose need is not proven take {microseconds(unknown)} of it. "
         "Lower bound: what all calls of a row need at least; of bound: its share of their "
-        "time.",
+        "time" + (", nodes included." if any(row.inside_us for row in rows) else "."),
         "Evidence of the role: weight, kv and range prove it (what the kernel reads, or the "
         f"module that was open), {by_stream}flow derives it, order and name are guesses. In "
         "brackets: the component alone, where no role is known.",
@@ -135,7 +154,8 @@ def kernels(report: Report) -> Section:
     bounds = [bound for row in left if (bound := row.bound_us) is not None]
     more = counted(len(left), "more row") if left else MISSING
     named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
-    last = (*named, MISSING, MISSING, more, *[MISSING] * (len(columns) - 6))
+    nodes = microseconds(sum(row.inside_us for row in left) or None)
+    last = (*named, nodes, MISSING, MISSING, more, *[MISSING] * (len(columns) - 7))
     return table("roofline", title, largest, columns, intro, (last,))
 
 
@@ -162,10 +182,6 @@ def streamed(report: Report) -> Section:
             "and scales included.",
         )
     return table("streamed_weights", "What a decode step streams", rows, columns, intro)
-
-
-def _of_bound(row: RooflineRow) -> float | None:
-    return None if row.floor_us is None or not row.us else row.floor_us / row.us
 
 
 def needed(row: RooflineRow) -> str | None:

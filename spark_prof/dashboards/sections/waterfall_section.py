@@ -27,6 +27,7 @@ _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
 _NAME_WIDTH = 24  # characters of the name of a bar, on a phone too
 _NAMES = {
     "floor": "lower bound",
+    "nodes": "graph nodes",
     "components": "other components",
     "drafter": "the drafter",
     "small": "small kernels",
@@ -38,6 +39,7 @@ _NAMES = {
 }
 _MEANINGS = {
     "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
+    "nodes": "What so many nodes of a CUDA graph cost that do nothing.",
     "components": "Components with less than 1 % each.",
     "drafter": "What makes the drafts; none of it is in a component above.",
     "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
@@ -244,7 +246,15 @@ def _distance(report: Report, waterfall: Waterfall) -> str:
     if not waterfall.us:
         return ""
     limit = "the memory allows" if waterfall.phase == "decode" else "the GPU allows"
-    return (
+    nodes = next((part for part in waterfall.parts if part.kind == "nodes"), None)
+    text = (
         f"At best {limit} {microseconds(waterfall.floor_us)}: "
-        f"{share(waterfall.floor_us / waterfall.us)} of the time is that bound."
+        f"{share(waterfall.floor_us / waterfall.us)} of the time is that bound"
+    )
+    if nodes is None:
+        return f"{text}."
+    with_nodes = waterfall.floor_us + nodes.us
+    return (
+        f"{text}, {share(with_nodes / waterfall.us)} with the {microseconds(nodes.us)} that "
+        f"{counted(round(nodes.calls), 'node')} of a CUDA graph cost at least."
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -16,8 +16,6 @@ import psutil
 import torch
 
 from spark_prof.kernels.bench.race import gpu_seconds
-from spark_prof.kernels.bench.results import MachineCeilings, spread
-from spark_prof.kernels.kernel_error import KernelError
 
 _WARM_UPS = 3
 _FEWEST, _MOST = 5, 25
@@ -189,26 +187,3 @@ def launches(device: Device) -> Iterator[TimedAmount]:
         many()
     replayed = device.seconds(graph.replay)
     yield TimedAmount("launch_graph", _KERNELS, replayed, how + "nodes of one CUDA graph")
-
-
-def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> MachineCeilings:
-    """What kernels are held against, by a buffer of so many bytes at most; some seconds.
-
-    On a processor there is no launch, which counts as a microsecond.
-    """
-    on = Device(device.type)
-    room = room_of(on)
-    if not room.buffer_bytes:
-        raise KernelError("too little memory is free to measure its bandwidth")
-    room = replace(room, buffer_bytes=min(room.buffer_bytes, largest))
-    times = {timed.quantity: timed for timed in (*bandwidths(on, room), *launches(on))}
-    read, copy = times["read"], times["copy"]
-    launch = times.get("launch_graph", TimedAmount("", 1, [1e-6, 1e-6], "no launch"))
-    return MachineCeilings(
-        read=spread(read.rates),
-        copy=spread(copy.rates),
-        launch_us=spread([1e6 / rate for rate in launch.rates]),
-        read_by=read.how,
-        copied_by=copy.how,
-        launched=launch.how,
-    )

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import torch
 
+from spark_prof.kernels.bench.graph_nodes import KernelNodes, graph_nodes, kept_graph, of_a_call
 from spark_prof.kernels.bench.results import ImplementationResult, spread
 from spark_prof.kernels.candidate import Abstained
 from spark_prof.kernels.kernel_error import reason
@@ -63,7 +64,7 @@ class Repeated:
                 call(number)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
+        self._graph = kept_graph()
         failure: Exception | None = None
         try:
             with torch.cuda.graph(self._graph):
@@ -86,6 +87,11 @@ class Repeated:
             self.outputs = self._run()
             return time.perf_counter() - begun
         return gpu_seconds(self._graph.replay, _QUEUE_CYCLES)
+
+    @property
+    def nodes(self) -> KernelNodes | None:
+        """The kernels of its graph; None where nothing tells."""
+        return None if self._graph is None else graph_nodes(self._graph)
 
     def poison(self) -> None:
         """Writes NaN over all results: what is not written again shows."""
@@ -183,7 +189,9 @@ def race(
         # Once more: a kernel that only sometimes is right is not timed as if it were.
         off = max(results[name].error or 0.0, _error_after_poison(runs, setting.error))
         if off <= tolerance:
-            results[name] = ImplementationResult(name, us, off)
+            counted = of_a_call(runs.nodes, alone.nodes, calls)
+            nodes, early = (sum(counted), counted.early) if counted else (None, 0.0)
+            results[name] = ImplementationResult(name, us, off, nodes=nodes, early_nodes=early)
         else:
             what = f"wrong result after {us.repeats} repeats: error {off:.3g}"
             results[name] = ImplementationResult(name, None, off, what)

@@ -42,6 +42,8 @@ class ImplementationResult:
     error: float | None
     failed: str = ""  # why there is no time, one line; empty if there is one
     abstained: bool = False  # whether it does not take this work, and nothing is wrong
+    nodes: float | None = None  # kernels a call, in its CUDA graph; None where nothing tells
+    early_nodes: float = 0.0  # of these, by programmatic dependent launch
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,14 @@ class BenchCell:
     # What a recorded run took for it, in that run: no contestant.
     recorded: Recorded | None = None
 
+    def result(self, contestant: str) -> ImplementationResult | None:
+        """How it did, None if it took no part."""
+        return next((r for r in self.results if r.contestant == contestant), None)
+
     def us(self, contestant: str) -> float | None:
         """Its median time in microseconds, None if it has none."""
-        for result in self.results:
-            if result.contestant == contestant and result.us:
-                return result.us.median
-        return None
+        result = self.result(contestant)
+        return result.us.median if result and result.us else None
 
     @property
     def ours(self) -> float | None:
@@ -96,10 +100,37 @@ class MachineCeilings:
     read_by: str
     copied_by: str
     launched: str
+    # What one more node of a graph costs; None where that was not measured.
+    node_us: TimeSpread | None = None
+    early_node_us: TimeSpread | None = None  # one that is launched programmatically
+
+    def bytes_us(self, cell: BenchCell) -> float:
+        """A call's bytes at read bandwidth."""
+        return cell.bytes / self.read.median * 1e6
+
+    def nodes_us(self, cell: BenchCell) -> float:
+        """What the subject's nodes cost beside its bytes; one launch where they are not known.
+
+        Nodes that start early may read while they wait: they cost what is more, bytes or price.
+        """
+        result = cell.result(cell.subject)
+        if result is None or result.nodes is None or not self.node_us or not self.early_node_us:
+            return self.launch_us.median
+        waiting = (result.nodes - result.early_nodes) * self.node_us.median
+        early = result.early_nodes * self.early_node_us.median
+        return waiting + max(early - self.bytes_us(cell), 0.0)
 
     def floor_us(self, cell: BenchCell) -> float:
-        """What a call cannot take less than: its bytes at read bandwidth, and one launch."""
-        return cell.bytes / self.read.median * 1e6 + self.launch_us.median
+        """What a call of the subject cannot take less than: its bytes, and its nodes."""
+        return self.bytes_us(cell) + self.nodes_us(cell)
+
+    def nodes_of_distance(self, cell: BenchCell) -> float | None:
+        """The nodes' share of what the subject takes beyond its bytes; None where not known."""
+        result = cell.result(cell.subject)
+        if result is None or result.nodes is None or result.us is None or not self.node_us:
+            return None
+        distance = result.us.median - self.bytes_us(cell)
+        return min(self.nodes_us(cell) / distance, 1.0) if distance > 0 else None
 
     def share(self, cell: BenchCell, us: float) -> float:
         """The share of read bandwidth at which a call that took so long read its weights."""

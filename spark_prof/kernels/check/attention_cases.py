@@ -1,7 +1,7 @@
 """The cases of attention over a paged cache: what is cached where, what is new, what must come out.
 
 All of the cache that a request may not read is NaN: what is beyond its length or before its window,
-and where its new token goes.
+and where its new tokens go.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class AttentionCase:
     fp8: bool = False  # a cache of E4M3 codes
     codes: float = 60.0  # their standard deviation
     nan: bool = False  # among what the first request reads
+    width: int = 1  # new tokens of each request, counted in its length
     may_refuse: bool = False
 
     @property
@@ -58,6 +59,7 @@ class AttentionCase:
         """For messages: `8 / 2 heads of 64, lengths 17 300, window 128, sinks`."""
         words = [f"{self.heads} / {self.kv_heads} heads of {self.size}"]
         words.append("lengths " + " ".join(map(str, self.lengths)))
+        words += [f"{self.width} new tokens each"] * (self.width > 1)
         words += [f"window {self.window}"] * bool(self.window)
         words += [f"{self.rotated} rotated"] * (self.rotated >= 0)
         words += [f"pages of {self.page}"] * (self.page != 16)
@@ -76,7 +78,7 @@ class AttentionCase:
     def pose(self, _candidate: KernelCandidate, device: str) -> Posed:
         """The case on a device."""
         layer, (qkv, positions, *cache) = self.layer(device), self.arguments(device)
-        shape = (len(self.lengths), self.heads * self.size)
+        shape = (len(self.lengths) * self.width, self.heads * self.size)
         arguments = (qkv, positions, *cache)
         return Posed(
             layer,
@@ -114,25 +116,26 @@ class AttentionCase:
 
     def arguments(self, device: str) -> tuple[torch.Tensor, ...]:
         """What a call gets: pages in no order, and a cache of NaN but for what may be read."""
-        tokens, page = len(self.lengths), self.page
+        requests, page, width = len(self.lengths), self.page, self.width
         generator = torch.Generator().manual_seed(sum(self.lengths))
         page_counts = [-(-length // page) for length in self.lengths]
         pages = sum(page_counts) + _SPARE
         order = torch.randperm(pages, generator=generator)
         poison, spare = int(order[0]), order[1:_SPARE].tolist()
-        blocks = torch.full((tokens, max(page_counts) + 2), poison, dtype=torch.int32)
+        blocks = torch.full((requests, max(page_counts) + 2), poison, dtype=torch.int32)
         keys, values = self.cache(pages)
         slots = []
         next_page = _SPARE
         for request, length in enumerate(self.lengths):
             mine = order[next_page : next_page + page_counts[request]]
             next_page += page_counts[request]
-            first = max(0, length - self.window) if self.window else 0
+            old = length - width
+            first = max(0, old + 1 - self.window) if self.window else 0
             if request in self.padding or not length:
-                slots.append(-1)
+                slots += [-1] * width
                 continue
             blocks[request, first // page : len(mine)] = mine[first // page :].int()
-            cached = torch.arange(first, length - 1)
+            cached = torch.arange(first, old)
             shape = (len(cached), self.kv_heads, self.size)
             for cache in (keys, values):
                 numbers = torch.randn(shape, generator=generator)
@@ -142,13 +145,15 @@ class AttentionCase:
             if self.nan and request == 0:
                 keys[mine[first // page], first % page, 0, self.size // 2] = torch.nan
                 values[mine[first // page], first % page, -1, 1] = torch.nan
-            last = length - 1
-            slot = int(mine[last // page]) * page + last % page
-            slots.append(spare[request % 2] * page + request if self.elsewhere else slot)
-        width = (self.heads + 2 * self.kv_heads) * self.size
-        positions = torch.tensor(self.lengths) * 5 % _POSITIONS
+            for last in range(old, length):
+                slot = int(mine[last // page]) * page + last % page
+                elsewhere = spare[request % 2] * page + len(slots)
+                slots.append(elsewhere if self.elsewhere else slot)
+        features = (self.heads + 2 * self.kv_heads) * self.size
+        positions = torch.tensor(self.lengths).repeat_interleave(width) * 5
+        positions = (positions + torch.arange(width).repeat(requests)) % _POSITIONS
         return (
-            surrounded(make_activations("plain", tokens, width, 2, device)),
+            surrounded(make_activations("plain", requests * width, features, 2, device)),
             positions.to(device),
             *_on(device, keys, values),
             blocks.to(device),
@@ -190,7 +195,7 @@ def judge_attention(
         layer, qkv, positions, keys, values, blocks, lengths, slots
     )
     judgement = judged(out, expected)
-    real = (lengths > 0) & (slots >= 0)
+    real = (lengths.repeat_interleave(len(qkv) // len(lengths)) > 0) & (slots >= 0)
     at = slots[real] // keys.shape[1], slots[real] % keys.shape[1]
     for name, new, its in zip(("keys", "values"), results[1:], of_cache, strict=True):
         its = Expected(its.value[real], its.error[real])
@@ -259,7 +264,21 @@ def attention_cases(device: str) -> Iterator[AttentionCase]:
         AttentionCase(16, 1, 256, (20, 290), halves=False, elsewhere=True),
     ):
         yield replace(case, fp8=True)
+    for width in (2, 3, 4, 5, 8):
+        # New tokens on both sides of a unit's, a page's and a part's border.
+        few = AttentionCase(8, 1, 64, (width, 17, 18, 40)[: 16 // width], width=width)
+        yield replace(few, sinks=width % 2 == 0)
+        yield replace(few, lengths=(386, 0), window=300, fp8=width == 4)
+        border = width // 2
+        yield AttentionCase(8, 2, 128, (16 + border, 256 + border), width=width, normed=True)
+    yield AttentionCase(4, 1, 64, (19, 35), window=2, width=4, elsewhere=True)
+    yield AttentionCase(16, 1, 128, (30, 258, 0, 20), width=3, padding=(3,), halves=False)
+    yield AttentionCase(4, 1, 64, (1030,), width=7)
     if device == "cuda":
+        for width in (2, 4, 8):
+            some = tuple(700 + 100 * i for i in range(16 // width))
+            yield AttentionCase(64, 8, 64, some, sinks=True, width=width)
+            yield AttentionCase(32, 8, 128, some, width=width)
         for tokens in (1, 2, 4, 8, 16):
             many = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
             for window in (0, 128):

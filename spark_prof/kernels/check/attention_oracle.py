@@ -1,4 +1,4 @@
-"""What attention of one new token gives, in float64, and how far a right kernel may lie from it.
+"""What attention of new tokens gives, in float64, and how far a right kernel may lie from it.
 
 The arithmetic that is allowed: q and k are normed and rotated in float32 and rounded to bfloat16
 once; products of them are exact and summed in float32; a softmax in float32 by powers of two, in
@@ -33,6 +33,8 @@ def attention_oracle(
 ) -> tuple[Expected, Expected, Expected]:
     """The result [M, H D], and the new keys and values [M, G, D] as they are stored.
 
+    Of `lengths` and `blocks` there is one for each token, or for as many that follow on each other.
+
     The cache is as before the call. Of padding, where a length is 0 or a slot -1, the result is 0.
     """
     heads, kv_heads, size = layer.heads, layer.kv_heads, layer.size
@@ -46,23 +48,26 @@ def attention_oracle(
         new_keys, new_values = _coded(new_keys, k_scale), _coded(new_values, v_scale)
     value = torch.zeros((len(qkv), heads, size), dtype=torch.float64, device=qkv.device)
     error = torch.zeros_like(value)
-    page = keys.shape[1]
-    for request, (length, slot) in enumerate(zip(lengths.tolist(), slots.tolist(), strict=True)):
+    page, width = keys.shape[1], len(qkv) // len(lengths)
+    for number, slot in enumerate(slots.tolist()):
+        request, before = divmod(number, width)
+        length = int(lengths[request]) - (width - 1 - before)
         if length <= 0 or slot < 0:
             continue
         first = max(0, length - layer.window) if layer.window else 0
-        tokens = torch.arange(first, length - 1, device=qkv.device)
+        tokens = torch.arange(first, max(first, length - 1 - before), device=qkv.device)
         at = blocks[request, tokens // page].long(), tokens % page
-        visible_keys = k_scale * torch.cat([stored(keys[at]), new_keys.value[request, None]])
+        new = slice(number - min(before, length - 1 - first), number + 1)
+        visible_keys = k_scale * torch.cat([stored(keys[at]), new_keys.value[new]])
         visible_error = torch.zeros_like(visible_keys)
-        visible_error[-1] = k_scale * new_keys.error[request]
-        of_values = v_scale * torch.cat([stored(values[at]), new_values.value[request, None]])
+        visible_error[len(tokens) :] = k_scale * new_keys.error[new]
+        of_values = v_scale * torch.cat([stored(values[at]), new_values.value[new]])
         shared = heads // kv_heads
         for head in range(kv_heads):
             heads_of_group = slice(head * shared, (head + 1) * shared)
             got = _attended(
                 Expected(
-                    queries.value[request, heads_of_group], queries.error[request, heads_of_group]
+                    queries.value[number, heads_of_group], queries.error[number, heads_of_group]
                 ),
                 Expected(visible_keys[:, head], visible_error[:, head]),
                 of_values[:, head],
@@ -71,7 +76,7 @@ def attention_oracle(
                 if layer.sinks is None
                 else layer.sinks[heads_of_group].to(torch.float64)[:, None],
             )
-            value[request, heads_of_group], error[request, heads_of_group] = got.value, got.error
+            value[number, heads_of_group], error[number, heads_of_group] = got.value, got.error
     return Expected(value.flatten(1), error.flatten(1)), new_keys, new_values
 
 

@@ -25,6 +25,7 @@ from spark_prof.kernels.candidate import (
     Activation,
     ExpertsLayer,
     NormedExpertsLayer,
+    NormedMlpLayer,
     RouterLayer,
 )
 from spark_prof.kernels.check.inputs import decode, part_of
@@ -282,6 +283,23 @@ def normed_linear_oracle(
         return accumulated(normed, weight, bias), sums
     normed, sums = _normed(x, residual, norm, epsilon, 0)
     return accumulated(rounded(normed), weight, bias), sums
+
+
+def normed_mlp_oracle(
+    x: torch.Tensor, residual: torch.Tensor | None, layer: NormedMlpLayer
+) -> tuple[Expected, Expected]:
+    """What the MLP makes of the norm of x + residual, and that sum.
+
+    The norm is rounded to bfloat16 once, and so is the activation.
+    """
+    exact_norm, sums = _normed(x, residual, layer.norm.weight, layer.norm.epsilon, 0)
+    both = accumulated(rounded(exact_norm), decode(layer.gate_up.weight), None)
+    gate, up = (
+        Expected(*halves)
+        for halves in zip(both.value.chunk(2, -1), both.error.chunk(2, -1), strict=True)
+    )
+    inner = activated(gate, up, *constants(Activation("silu")))
+    return accumulated(rounded(inner), decode(layer.down.weight), None), sums
 
 
 def constants(activation: Activation) -> tuple[float, float, float]:

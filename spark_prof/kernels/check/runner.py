@@ -46,6 +46,7 @@ from spark_prof.kernels.check.normed_experts_cases import (
     NormedExpertsCase,
     normed_experts_cases,
 )
+from spark_prof.kernels.check.normed_mlp_cases import NormedMlpCase, normed_mlp_cases
 from spark_prof.kernels.check.verdict import (
     CheckVerdict,
     Judgement,
@@ -105,12 +106,13 @@ def attempt(run: Callable[[], Judgement], custom: bool) -> tuple[Status, Judgeme
     return "failed" if judgement.detail else "passed", judgement
 
 
-AnyCase = Case | NormedCase | NormedExpertsCase | AttentionCase
+AnyCase = Case | NormedCase | NormedExpertsCase | NormedMlpCase | AttentionCase
 
 LAYER_CASES: dict[str, Callable[[KernelCandidate, str], Iterator[AnyCase]]] = {
     "normed": normed_cases,
     "attention": lambda _, device: attention_cases(device),
     "normed-experts": normed_experts_cases,
+    "normed-mlp": normed_mlp_cases,
 }
 """Of the slot `layer`, by what the registry's `check` says."""
 

@@ -1,8 +1,9 @@
-// Attention of one new token of each request, from qkv on: q and k are normed and rotated, the new
-// key and value written to their slot, and what the heads of one key and value head see is summed.
+// Attention of WIDTH new tokens of each request, from qkv on: q and k are normed and rotated, the new
+// keys and values written to their slots, and what the heads of one key and value head see is summed.
 //
-// A block has one request, one head of keys and values with the `heads` of queries that share it,
-// and one part of the context; the last block of a request and head to finish adds up the parts.
+// A block has one new token, one head of keys and values with the `heads` of queries that share it,
+// and one part of the context; the last block of a token and head to finish adds up the parts. Of
+// its request's new tokens before it a block makes the keys and values for itself.
 // A warp takes 16 tokens at a time, its loads are the operands of the tensor cores as they come:
 // scores = q k^T with heads as rows, so that a lane gets those scores that it multiplies the values
 // of its own tokens with; sums^T = v^T p^T. With FMAs, 8 heads would take 8 of them for each of the
@@ -14,6 +15,10 @@
 #include "cached.cuh"
 #include "heads.cuh"
 
+#ifndef WIDTH
+#define WIDTH 1
+#endif
+
 constexpr int THREADS = WARPS * 32;
 constexpr int HEADS = 8 * HEAD_TILES;        // as rows of the tensor cores
 constexpr int TOKENS = 16;                   // of a unit
@@ -21,14 +26,15 @@ constexpr int PARTS = (SIZE + 31) / 32;      // of keys: 32 features, a lane has
 constexpr int SPANS = (SIZE + 63) / 64;      // of values: 64 features, a lane has eight of them
 constexpr int COUPLES = SIZE / 2;            // of features, of which a thread sums one at a time
 constexpr int AT_ONCE = 16;                  // parts of a context that it asks for
+constexpr int VALUES = (WIDTH + WARPS - 1) / WARPS;  // new ones of a warp
 // What registers suffice for: queries there and not in shared memory; loads of the warp's next
 // unit.
 constexpr bool KEEPS_QUERIES = SIZE * HEAD_TILES < 256, LOADS_AHEAD = SIZE * HEAD_TILES <= 256;
 constexpr float LOG2_E = 1.44269504f;
 
 SHARED uint4 queries[HEADS][SIZE / 8];
-SHARED uint4 rotated_key[SIZE / 8];
-SHARED Eight new_key[SIZE / 8], new_value[SIZE / 8];  // as the cache gets them
+SHARED uint4 rotated_key[WIDTH][SIZE / 8];
+SHARED Eight new_key[WIDTH][SIZE / 8], new_value[WIDTH][SIZE / 8];  // as the cache gets them
 SHARED float2 sums[WARPS][HEADS][COUPLES + 2];
 SHARED float2 weighed[WARPS][HEADS];  // the largest score, in powers of two; the sum of the weights
 SHARED float sink_of[HEADS];
@@ -62,14 +68,15 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
           int float_cos_sin, float scale, float q_epsilon, float k_epsilon, float k_scale,
           float v_scale) {
     const int group = lane_id() >> 2, member = lane_id() & 3, lane = lane_id();
-    const int split = blockIdx.x, kv_head = blockIdx.y, request = blockIdx.z;
+    const int split = blockIdx.x, kv_head = blockIdx.y, number = blockIdx.z;  // of the new token
+    const int request = number / WIDTH, before = number % WIDTH;  // its request's new ones before it
     const int kv_heads = gridDim.y, splits = gridDim.x;
-    const int pair = request * kv_heads + kv_head;  // what the parts are counted for
+    const int pair = number * kv_heads + kv_head;  // what the parts are counted for
     u16* const own_out = out + 1ll * pair * heads * SIZE;
     // Neither these nor the cached keys and values of older tokens are of the kernel before: all of
     // them are asked for while it still runs.
-    const int length = lengths[request];
-    const int slot = static_cast<int>(slots[request]);  // the host has seen that it fits
+    const int length = lengths[request] - (WIDTH - 1 - before);
+    const int slot = static_cast<int>(slots[number]);  // the host has seen that it fits
     start_next_kernel();
     if (length <= 0 || slot < 0) {  // padding of a graph
         if (split) return;
@@ -86,6 +93,8 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
     if (split >= active) return;
     const bool is_newest = split == active - 1;
     const int end = first_unit + min(units, (split + 1) * each);
+    // Of how many new tokens the block has keys and values, if any.
+    const int fresh = end > (length - 1 - before) / TOKENS ? before + 1 : 0;
 
     int unit = first_unit + split * each + warp_id();
     // A lane knows the page of one of the warp's next 32 units.
@@ -104,8 +113,8 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
                          1ll * (token % page_tokens) * token_stride + 1ll * kv_head * head_stride,
                      token};
     };
-    // The newest token is not in the cache yet, and what is not read may be NaN.
-    auto is_cached = [&](int token) { return token >= first_token && token < length - 1; };
+    // New tokens are not in the cache yet, and what is not read may be NaN.
+    auto is_cached = [&](int token) { return token >= first_token && token < length - 1 - before; };
     Eight key[2][PARTS], value[4][SPANS];
     auto load_keys = [&](const Place& place) {
 #pragma unroll
@@ -139,7 +148,7 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
         load_values(place, 0, SPANS - 1);
     }
 
-    const Rotation by = rotation_at(positions[request], cos_sin, float_cos_sin, rotated, halves);
+    const Rotation by = rotation_at(positions[number], cos_sin, float_cos_sin, rotated, halves);
     const Head q_weights = weights_at(q_norm, by), k_weights = weights_at(k_norm, by);
     if (threadIdx.x < HEADS)
         sink_of[threadIdx.x] = sinks && threadIdx.x < heads
@@ -148,18 +157,24 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
 #pragma unroll 1
     for (int at = threadIdx.x; at < (HEADS - heads) * (SIZE / 8); at += THREADS)
         queries[heads + at / (SIZE / 8)][at % (SIZE / 8)] = no_features();
-    const u16* const row = qkv + 1ll * request * qkv_stride;
-    auto head_of = [&](int head) {  // behind the queries comes the key
-        return row + SIZE * (head < heads ? kv_head * heads + head : heads * kv_heads + kv_head);
+    const u16* const row = qkv + 1ll * number * qkv_stride;
+    auto row_of_new = [&](int which) { return row - 1ll * (before - which) * qkv_stride; };
+    auto head_of = [&](int head) {  // behind the queries come the keys
+        return head < heads ? row + SIZE * (kv_head * heads + head)
+                            : row_of_new(head - heads) + SIZE * (heads * kv_heads + kv_head);
     };
     wait_for_previous_kernel();
-    const bool has_value = is_newest && warp_id() == WARPS - 1 && lane < SIZE / 8;
-    uint4 fresh = no_features();
-    if (has_value) {
-        const u16* const from = row + SIZE * ((heads + 1) * kv_heads + kv_head);
-        fresh = reinterpret_cast<const uint4*>(from)[lane];
-    }
-    const int rows = heads + is_newest;
+    auto value_of_warp = [&](int i) { return WARPS - 1 - warp_id() + i * WARPS; };
+    auto has_value = [&](int i) { return value_of_warp(i) < fresh && lane < SIZE / 8; };
+    uint4 its_value[VALUES];
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i)
+        if (has_value(i)) {
+            const u16* const from =
+                row_of_new(value_of_warp(i)) + SIZE * ((heads + 1) * kv_heads + kv_head);
+            its_value[i] = reinterpret_cast<const uint4*>(from)[lane];
+        }
+    const int rows = heads + fresh;
 #pragma unroll 1
     for (int first = warp_id(); first < rows; first += AT_A_TIME * WARPS) {
         Head its[AT_A_TIME];
@@ -170,23 +185,32 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
         for (int i = 0; i < AT_A_TIME; ++i) {
             const int head = first + i * WARPS;
             if (head >= rows) break;
-            const bool is_key = head == heads;
+            const bool is_key = head >= heads;
+            const int which = WIDTH == 1 ? 0 : head - heads;  // of new tokens
             if (is_key ? k_norm : q_norm)
                 norm(its[i], is_key ? k_weights : q_weights, is_key ? k_epsilon : q_epsilon);
-            store_rotated(reinterpret_cast<u16*>(is_key ? rotated_key : queries[head]), its[i], by);
+            if (WIDTH > 1 && is_key && which < before)
+                store_rotated(reinterpret_cast<u16*>(rotated_key[which]), its[i],
+                              rotation_at(positions[number - before + which], cos_sin,
+                                          float_cos_sin, rotated, halves));
+            else
+                store_rotated(reinterpret_cast<u16*>(is_key ? rotated_key[which] : queries[head]),
+                              its[i], by);
             if (!is_key) continue;
             sync_warp();
-            if (lane < SIZE / 8) new_key[lane] = stored(rotated_key[lane], k_scale);
+            if (lane < SIZE / 8) new_key[which][lane] = stored(rotated_key[which][lane], k_scale);
         }
     }
-    if (has_value) new_value[lane] = stored(fresh, v_scale);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i)
+        if (has_value(i)) new_value[value_of_warp(i)][lane] = stored(its_value[i], v_scale);
     sync_block();
     if (is_newest && threadIdx.x < SIZE / 8) {
         const long long to = 1ll * (slot / page_tokens) * page_stride +
                              1ll * (slot % page_tokens) * token_stride +
                              1ll * kv_head * head_stride;
-        keys[to + threadIdx.x] = new_key[threadIdx.x];
-        values[to + threadIdx.x] = new_value[threadIdx.x];
+        keys[to + threadIdx.x] = new_key[before][threadIdx.x];
+        values[to + threadIdx.x] = new_value[before][threadIdx.x];
     }
 
     uint4 kept[HEAD_TILES][PARTS];
@@ -212,14 +236,19 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
         if (!KEEPS_QUERIES) sync_warp();  // or the compiler would take them out of the loop
         const Place here = place;
         if (!LOADS_AHEAD) load_keys(here);
-        const int newest = length - 1 - here.token;  // its place in the unit, if it is there
-        if (newest < TOKENS) {
+        const int oldest = length - 1 - before - here.token;  // new one's place, if it is there
+        // Which new token is at a place of the unit; else one that there is not.
+        auto new_at = [&](int place) {
+            const bool seen = WIDTH == 1 || here.token + place >= first_token;
+            return seen && place >= oldest ? place - oldest : WIDTH;
+        };
+        if (oldest < TOKENS) {
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
                 for (int part = 0; part < PARTS; ++part)
-                    if (8 * i + group == newest && part * 32 + 8 * member < SIZE)
-                        key[i][part] = new_key[4 * part + member];
+                    if (new_at(8 * i + group) <= before && part * 32 + 8 * member < SIZE)
+                        key[i][part] = new_key[new_at(8 * i + group)][4 * part + member];
         }
         float score[2][4] = {};
 #pragma unroll
@@ -275,10 +304,11 @@ attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values
 #pragma unroll
         for (int span = 0; span < SPANS; ++span) {
             if (!LOADS_AHEAD) load_values(here, span, span);
-            if (newest < TOKENS && span * 64 + 8 * group < SIZE) {
+            if (oldest < TOKENS && span * 64 + 8 * group < SIZE) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    if (row_of(i) == newest) value[i][span] = new_value[8 * span + group];
+                    if (new_at(row_of(i)) <= before)
+                        value[i][span] = new_value[new_at(row_of(i))][8 * span + group];
             }
             const uint4 its[4] = {as_bf16(value[0][span]), as_bf16(value[1][span]),
                                   as_bf16(value[2][span]), as_bf16(value[3][span])};

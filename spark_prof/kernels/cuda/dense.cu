@@ -4,6 +4,12 @@
 // a warp are in flight, with X_AHEAD their activations too. The grid may be smaller than the work:
 // blocks then go on to further stacks, and load ahead across that border. With ROOM the activations
 // are in shared memory, see rows.cuh.
+//
+// With GATED the rows are those of gate and up, eight of each by turns as in gate_up.cu, and y is
+// silu(gate) up.
+#ifndef GATED
+#define GATED 0
+#endif
 #ifndef ROOM
 #define ROOM 0
 #endif
@@ -13,15 +19,17 @@
 #endif
 #include "split.cuh"
 
+constexpr int ROWS = GATED ? 8 : 16;  // of the result, that a stack makes
 #if SPLIT > 1
-// Results of a thread: rows of one token each.
-constexpr int OUTPUTS = (STACKS * TOKENS * 16 + WARPS * 32 - 1) / (WARPS * 32);
+// Results of a thread: rows of one token each; with GATED a row of gate and, eight further, its up.
+constexpr int OUTPUTS = (STACKS * TOKENS * ROWS + WARPS * 32 - 1) / (WARPS * 32);
+constexpr int HALVES = GATED ? 2 : 1;
 INLINE int output_row(int first, int i) {
     const int at = threadIdx.x + i * WARPS * 32;
-    return (first + at / (16 * TOKENS)) * 16 + (at & 15);
+    return (first + at / (ROWS * TOKENS)) * 16 + (at & (ROWS - 1));
 }
 #else
-constexpr int OUTPUTS = 2;  // rows, of all tokens
+constexpr int OUTPUTS = 2, HALVES = 1;  // rows, of all tokens
 INLINE int output_row(int first, int i) {
     return (first + warp_id()) * 16 + (lane_id() >> 2) + 8 * i;
 }
@@ -49,16 +57,19 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     Activations ring_x[DEPTH];
 #endif
     int ahead_unit = split, ahead_first = begin;
+    // Of BF16, which is read where the model has it, all rows of gate lie before those of up.
+    constexpr bool IN_PLACE = FORMAT == BF16 && GATED;
+    const long long eighth = 16ll * COLUMNS * (IN_PLACE ? stacks : 1);
     // A stack beyond the last is the last again, and is not stored.
     const u8 *ahead_weights, *ahead_scales;
     auto turn_to = [&](int first) {
         const long long at = min(first + stack, stacks - 1);
-        ahead_weights = weights + at * WEIGHT_STRIDE;
+        ahead_weights = weights + at * (IN_PLACE ? WEIGHT_STRIDE / 2 : WEIGHT_STRIDE);
         ahead_scales = scales + at * SCALE_STRIDE;
     };
     auto load = [&](int slot, bool with_x) {
         if (ahead_first < stacks && ahead_unit < UNITS) {
-            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
+            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit, eighth);
 #if X_AHEAD
             if (with_x) load_activations<ROOM != 0>(ring_x[slot], own_x, ahead_unit);
 #endif
@@ -91,6 +102,12 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
         if (row < rows && token < tokens)
             out[1ll * token * rows + row] = float_to_bf16(sum * scale + offset);
     };
+    // row: of gate; all of them are among the packed ones, whose number is a multiple of 16.
+    auto store_gated = [&](int row, int token, float gate, float up) {
+        if (row < rows && token < tokens)
+            out[1ll * token * (rows / 2) + row / 16 * 8 + (row & 7)] =
+                float_to_bf16(gate / (1.f + expf(-gate)) * up);
+    };
     auto bias_of = [&](int row) {
         return bias && row < rows ? bf16_to_float(bias[row]) : 0.f;
     };
@@ -102,13 +119,15 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     for (int first = begin; first < stacks; first += step, turn ^= 1) {
         float sums[TOKEN_TILES][4] = {};
         // What the results need is asked for now, so that nobody waits for it at the end.
-        float scale[OUTPUTS], offset[OUTPUTS];
+        float scale[OUTPUTS][HALVES], offset[OUTPUTS][HALVES];
 #pragma unroll
-        for (int i = 0; i < OUTPUTS; ++i) {
-            const int row = output_row(first, i);
-            scale[i] = scale_of(row);
-            offset[i] = bias_of(row);
-        }
+        for (int i = 0; i < OUTPUTS; ++i)
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half) {
+                const int row = output_row(first, i) + 8 * half;
+                scale[i][half] = scale_of(row);
+                offset[i][half] = bias_of(row);
+            }
         for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
@@ -132,22 +151,36 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #pragma unroll
         for (int i = 0; i < OUTPUTS; ++i) {
             const int at = threadIdx.x + i * WARPS * 32;
-            const int which = at / (16 * TOKENS), token = (at >> 4) % TOKENS;
+            const int which = at / (ROWS * TOKENS), token = at / ROWS % TOKENS;
             if (which >= STACKS || token >= tokens) continue;
-            float sum = 0.f;
+            float sum[HALVES] = {};
 #pragma unroll
             for (int part = 0; part < SPLIT; ++part)
-                sum += shared[which * SPLIT + part][token][at & 15];
-            store(output_row(first, i), token, sum, scale[i], offset[i]);
+#pragma unroll
+                for (int half = 0; half < HALVES; ++half)
+                    sum[half] += shared[which * SPLIT + part][token][(at & (ROWS - 1)) + 8 * half];
+            constexpr int UP = HALVES - 1;
+            if (GATED)
+                store_gated(output_row(first, i), token, sum[0] * scale[i][0] + offset[i][0],
+                            sum[UP] * scale[i][UP] + offset[i][UP]);
+            else
+                store(output_row(first, i), token, sum[0], scale[i][0], offset[i][0]);
         }
         if (PARTIALS == 1 && first + step < stacks) sync_block();
 #else
 #pragma unroll
         for (int tile = 0; tile < TOKEN_TILES; ++tile)
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                store(output_row(first, i >> 1), 8 * tile + 2 * member + (i & 1), sums[tile][i],
-                      scale[i >> 1], offset[i >> 1]);
+            for (int i = 0; i < (GATED ? 2 : 4); ++i) {
+                const int token = 8 * tile + 2 * member + (i & 1);
+                if (GATED)
+                    store_gated(output_row(first, 0), token,
+                                sums[tile][i] * scale[0][0] + offset[0][0],
+                                sums[tile][(i + 2) & 3] * scale[1][0] + offset[1][0]);
+                else
+                    store(output_row(first, i >> 1), token, sums[tile][i], scale[i >> 1][0],
+                          offset[i >> 1][0]);
+            }
 #endif
     }
 }

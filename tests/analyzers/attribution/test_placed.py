@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.analyzers.summary import summarize
 from tests.analyzers.attribution.memory import (
     COMPILED,
     PACKED,
@@ -21,6 +20,7 @@ from tests.analyzers.attribution.memory import (
     tensor,
     with_tables,
 )
+from tests.analyzers.reported import reported
 from tests.support import MODULES, QKV, Piece, Recorded, call, kernel, kineto, step
 
 GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
@@ -181,7 +181,7 @@ def test_launches_outside_graphs(tmp_path: Path) -> None:
         ("other", -1, "none", ""),
         ("other", -1, "none", ""),
     ]
-    coverage = summarize(bundle).coverage
+    coverage = reported(bundle).coverage
     shares = (coverage.proven, coverage.derived, coverage.guessed, coverage.unknown)
     assert shares == pytest.approx((450 / 640, 20 / 640, 0.0, 170 / 640))
     assert coverage.component == coverage.layer == pytest.approx(470 / 640)

@@ -11,9 +11,9 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.classify.evidence import CountedKernels, KernelEvidence, evidence_of
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.ncu_csv import ncu_csv
+from tests.analyzers.reported import reported
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
@@ -34,7 +34,7 @@ def metrics(path: Path) -> pd.DataFrame:
 @each_row("folder", BUNDLES)
 def test_names_and_machine_code_agree(folder: Path) -> None:
     bundle = Bundle(folder)
-    names = {row.name for row in summarize(bundle).kernels}
+    names = {row.name for row in reported(bundle).kernels}
     assert evidence_of(bundle, 0).conflicts(sorted(names)) == ()
 
 
@@ -43,7 +43,7 @@ def test_counters_confirm_machine_code() -> None:
     for name, file in COUNTED.items():
         evidence = evidence_of(Bundle(DATA / "code-h100" / name), 0)
         counted = CountedKernels(metrics(DATA / "ncu-h100" / f"{file}.csv"), "9.0")
-        for row in summarize(Bundle(DATA / "code-h100" / name)).kernels:
+        for row in reported(Bundle(DATA / "code-h100" / name)).kernels:
             said, code = counted.find(row.name), evidence.code(row.name)
             if said and said.engine and code and code.engine:
                 assert code.engine == said.engine, row.name

@@ -11,8 +11,8 @@ import pytest
 
 from spark_prof.analyzers.context.context_rows import ContextCost, LayerKindCost
 from spark_prof.analyzers.context.robust_line import robust_line
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
+from tests.analyzers.reported import reported
 
 from .contexts import FULL, Sized, Us, recorded
 
@@ -32,7 +32,7 @@ def linear(base: float, per_1k: float, scatter: float = 0.0) -> Us:
 
 
 def cost(bundle: Bundle) -> ContextCost:
-    result = summarize(bundle).context
+    result = reported(bundle).context
     assert result is not None
     return result
 

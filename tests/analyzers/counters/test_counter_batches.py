@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.counters.counter_batches import CounterRow, Counters, counters_of
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array
 from tests.analyzers.counters.simulated import SLOW_ENDS, Simulated, simulate
+from tests.analyzers.reported import reported
 from tests.rows import each_row
 from tests.support import (
     ATTENTION,
@@ -201,7 +201,7 @@ def test_a_bundle_with_counters_says_what_its_kernels_move(tmp_path: Path) -> No
     rows["warps_active"] = np.nan
     write_array(pieces, array_name("rank0", "counters", 0), rows)
 
-    counters = summarize(assemble(folder, state="complete")).counters
+    counters = reported(assemble(folder, state="complete")).counters
     assert counters is not None
     assert counters.notes == ()
     assert counters.interval_us == 2.0
@@ -223,4 +223,4 @@ def test_a_bundle_with_counters_says_what_its_kernels_move(tmp_path: Path) -> No
 
 def test_a_bundle_without_counters_says_nothing_about_them(tmp_path: Path) -> None:
     piece = Piece([step(0, 0, 900)], (), kineto(*kernel("gemm_qkv", 100, 300, 1, 50)))
-    assert summarize(Recorded({0: [piece]}).assemble(tmp_path / "b")).counters is None
+    assert reported(Recorded({0: [piece]}).assemble(tmp_path / "b")).counters is None

@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.readers.engine_log import EngineLog, statements_of
-from tests.support import QKV, Piece, Recorded, call, engine, kernel, kineto, layer_row, step
+from tests.analyzers.reported import reported
+from tests.support import (
+    QKV,
+    Piece,
+    Recorded,
+    call,
+    engine,
+    kernel,
+    kineto,
+    layer_row,
+    step,
+)
 
 GB10 = {"name": "NVIDIA GB10", "compute_capability": "12.1"}
 H100 = {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}
@@ -69,4 +79,4 @@ def report(
     piece = Piece(steps, calls, kineto(*kernels))
     rows = [engine(index, 1000 * index, 1000 * index + 950) for index in range(len(tokens))]
     recorded = Recorded({0: [piece]}, {0: rows}, facts=given or facts(), layers=[layer])
-    return summarize(recorded.assemble(tmp_path / "bundle"), log=said)
+    return reported(recorded.assemble(tmp_path / "bundle"), log=said)

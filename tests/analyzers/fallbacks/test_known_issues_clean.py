@@ -1,4 +1,4 @@
-"""Known issues of runs that have none: made logs of every version and GPU, and recordings."""
+"""Known issues of runs that have none: made logs of every version and GPU, and real ones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.summary import summarize
-from spark_prof.datasets.opened import opened
 from spark_prof.traces.readers.engine_log import read_engine_log
 from tests.analyzers.fallbacks.issue_runs import (
     A100,
@@ -26,8 +22,6 @@ from tests.analyzers.fallbacks.issue_runs import (
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
-RECORDINGS = sorted(path.parent for path in DATA.rglob("meta.json"))
-FEW = [DATA / "code-h100" / name for name in ("dense-nvfp4", "gpt-oss-20b-mxfp4")]
 ALL_GPUS = (A100, L40S, H100, B200, RTX, GB10)
 
 
@@ -68,21 +62,3 @@ def test_plain_engines_have_none() -> None:
 @each_row("path", sorted((DATA / "logs").iterdir()))
 def test_real_logs_have_none(path: Path) -> None:
     assert audit_of_log(read_engine_log(path), capability=H100).known_issues == ()
-
-
-def names_of(recording: Path) -> list[str]:
-    with opened(str(recording)) as bundle:
-        audit = summarize(bundle).audit
-    assert audit is not None
-    return [row.id for row in audit.known_issues]
-
-
-@each_row("recording", FEW)
-def test_real_recordings_have_none(recording: Path) -> None:
-    assert names_of(recording) == []
-
-
-@pytest.mark.slow
-@each_row("recording", RECORDINGS)
-def test_all_real_recordings_have_none(recording: Path) -> None:
-    assert names_of(recording) == []

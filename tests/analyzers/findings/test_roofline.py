@@ -11,7 +11,7 @@ import pytest
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import RULES, findings_of
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize
+from tests.analyzers.reported import reported
 from tests.analyzers.roofline.recorded import FIRST, HEAD, LAYERS, SECOND, bundle
 from tests.rows import each_row
 
@@ -58,7 +58,7 @@ def test_it_fires(
     tmp_path: Path, us: tuple[float, ...], more: dict[str, Any], rule: str, ms: float | None,
     text: str, fix: str,
 ) -> None:  # fmt: skip
-    report = summarize(bundle(tmp_path / "b", us=us, **{"vllm": "0.26.0"} | more))
+    report = reported(bundle(tmp_path / "b", us=us, **{"vllm": "0.26.0"} | more))
     (finding,) = found(report)[rule]
     assert text in finding.text
     assert (fix[1:] not in finding.fix) if fix.startswith("!") else (fix in finding.fix)
@@ -81,7 +81,7 @@ def test_it_fires(
 def test_it_is_quiet(
     tmp_path: Path, us: tuple[float, ...], more: dict[str, Any], rule: str, slow: str | None
 ) -> None:
-    report = summarize(bundle(tmp_path / "b", us=us, **{"vllm": "0.26.0"} | more))
+    report = reported(bundle(tmp_path / "b", us=us, **{"vllm": "0.26.0"} | more))
     rows = {row.name: row for row in report.roofline.decode.rows}  # type: ignore[union-attr]
     assert slow is None or rows[slow].us > 2 * (rows[slow].floor_us or 0)
     assert rule not in found(report)
@@ -89,7 +89,7 @@ def test_it_is_quiet(
 
 @pytest.mark.parametrize(("times", "fires"), [(1.05, False), (1.19, False), (1.5, True)])
 def test_bytes_that_are_read_again(tmp_path: Path, times: float, fires: bool) -> None:
-    report = summarize(bundle(tmp_path / "b", us=AT_THE_FLOOR))
+    report = reported(bundle(tmp_path / "b", us=AT_THE_FLOOR))
     assert report.roofline is not None
     phase = report.roofline.decode
     assert phase is not None
@@ -112,4 +112,4 @@ def test_bytes_that_are_read_again(tmp_path: Path, times: float, fires: bool) ->
 
 
 def test_of_an_unknown_gpu_nothing_is_found(tmp_path: Path) -> None:
-    assert found(summarize(bundle(tmp_path / "b", gpu={}))) == {}
+    assert found(reported(bundle(tmp_path / "b", gpu={}))) == {}

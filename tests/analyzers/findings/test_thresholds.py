@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from spark_prof.analyzers.breakdown import Copies, CopyRow, KernelRow
@@ -11,7 +10,8 @@ from spark_prof.analyzers.model import ClockRow, Collectives, Lateness, Report
 from spark_prof.analyzers.recorded_run import Clocks
 from spark_prof.analyzers.step_accounting import Spread
 from spark_prof.rules import thresholds as t
-from spark_prof.rules.thresholds import THRESHOLDS, Threshold
+from spark_prof.rules.thresholds import THRESHOLDS
+from tests.analyzers.findings.planted import PLANTED, Planted, seen_by
 from tests.analyzers.findings.reports import (
     HEALTHY,
     NORM,
@@ -20,14 +20,11 @@ from tests.analyzers.findings.reports import (
     books,
     component,
     executed,
-    found,
     gaps,
     kernel,
     shape,
     shaped,
 )
-
-Plant = Callable[[float], Report]
 
 
 def with_steps(**changes: object) -> Report:
@@ -77,69 +74,60 @@ def clocked(ratio: float) -> Report:
     return replace(HEALTHY, gpu=replace(HEALTHY.gpu, clocks=clocks))
 
 
-PLANTS: dict[str, tuple[str, Plant, Threshold[int] | Threshold[float]]] = {
-    row.name: (finding, plant, row)
-    for finding, plant, row in (
-        ("scheduler-gaps", lambda x: replace(HEALTHY, tokens=gaps(0, x * STEP_US)), t.GAP_SHARE),
-        ("scheduler-gaps", waiting_steps, t.GAP_STEPS),
-        ("idle-gpu", idle, t.IDLE_SHARE),
+PLANTS: dict[str, Planted] = {planted.row.name: planted for planted in PLANTED} | {
+    row.name: Planted(row, finding, seen_by(finding, plant), *at)
+    for finding, plant, row, *at in (
+        ("scheduler-gaps", lambda x: replace(HEALTHY, tokens=gaps(0, x * STEP_US)), t.GAP_SHARE,
+         True),
+        ("scheduler-gaps", waiting_steps, t.GAP_STEPS, True),
+        ("idle-gpu", idle, t.IDLE_SHARE, True),
         ("slow-steps",
          lambda x: with_steps(decode=round(x), decode_us=Spread(800.0, 3000.0, 1000.0)),
-         t.SLOW_STEPS),
+         t.SLOW_STEPS, True),
         ("slow-steps",
          lambda x: with_steps(decode_us=Spread(1000.0 * (1 - x), 3000.0, 1000.0)), t.UNEVEN_SHARE),
         ("slow-steps",
-         lambda x: with_steps(decode_us=Spread(800.0, 800.0 * x, 1000.0)), t.SLOW_TIMES),
-        ("small-kernels", lambda x: small_kernels(x, 0.15), t.SMALL_KERNELS),
+         lambda x: with_steps(decode_us=Spread(800.0, 800.0 * x, 1000.0)), t.SLOW_TIMES, True),
+        ("small-kernels", lambda x: small_kernels(x, 0.12), t.SMALL_KERNELS, True),
         ("small-kernels", lambda x: small_kernels(60, x), t.SMALL_SHARE),
-        ("copies-in-decode", copied, t.COPY_SHARE),
+        ("copies-in-decode", copied, t.COPY_SHARE, True),
         ("sampler-cost",
          lambda x: replace(HEALTHY, components=(component("sampler", x * STEP_US),)),
-         t.SAMPLER_SHARE),
+         t.SAMPLER_SHARE, True),
         ("grid-smaller-than-gpu", lambda x: shaped(shape(us=x, calls=100, blocks=13, busy=0.1)),
-         t.PRODUCT_TIME),
+         t.PRODUCT_TIME, True),
         ("grid-smaller-than-gpu", lambda x: shaped(shape(us=50, blocks=120, busy=1 - x)),
          t.IDLE_BLOCKS),
         ("grid-smaller-than-gpu",
          lambda x: shaped(shape(us=x * STEP_US, calls=2, blocks=60, busy=0.5)), t.STAKE_SHARE),
         ("tail-wave",
-         lambda x: shaped(shape(us=50, blocks=264, waves=1.5, busy=x)), t.TAIL_PLACES),
-        ("straggler-rank", late, t.LATE_SHARE),
+         lambda x: shaped(shape(us=50, blocks=264, waves=1.5, busy=x)), t.TAIL_PLACES, False),
+        ("straggler-rank", late, t.LATE_SHARE, True),
         ("nccl-all-reduce", reduced, t.REDUCE_SHARE),
-        ("nccl-all-reduce", lambda x: reduced(0.2, x), t.SMALL_MESSAGE),
-        ("clocks-held-down", clocked, t.CLOCK_SHARE),
+        ("nccl-all-reduce", lambda x: reduced(0.2, x), t.SMALL_MESSAGE, False),
+        ("clocks-held-down", clocked, t.CLOCK_SHARE, False),
     )
 }  # fmt: skip
 """What makes a healthy report have that value, and the finding that asks the threshold."""
 
-ELSEWHERE = {
-    "between-kernels", "mixed-share", "far-times", "kernel-share", "wide-share", "reread-times",
-    "empty-rows", "ridge-share", "slow-read", "few-warps", "deep-pipeline",
-    "verifications", "draft-share", "hardly-accepted", "seldom-accepted",
-    "nearly-always-accepted", "most-drafts", "outside-graphs", "queue-requests", "queue-share",
-    "bound-batches", "kv-full", "repeated-share", "quantized-share", "head-share",
-    "head-cast-share", "padded-times", "padded-steps", "same-statistic", "nothing-left",
-    "same-bytes", "qk-norm-width",
-}  # fmt: skip
-"""Those that need more than one value of a healthy report: the tests beside have some of them."""
-
 
 def test_a_finding_is_there_on_one_side_of_its_threshold_only() -> None:
     wrong = []
-    for name, (finding, plant, row) in PLANTS.items():
+    for name, (row, finding, seen, at) in PLANTS.items():
         step = 1 if isinstance(row.value, int) else 0.02 * row.value
-        values = row.value - step, row.value + step
-        below, above = (bool(found(plant(value), finding)) for value in values)
+        below, above = (seen(value) for value in (row.value - step, row.value + step))
         if below == above:
             wrong.append(f"{name}: {finding} is {'there' if above else 'missing'} on both sides")
+        if at is not None and seen(row.value) is not at:
+            wrong.append(f"{name}: {finding} is {'missing' if at else 'there'} at the bound")
+        assert at is not None or isinstance(row.value, float), name
     assert wrong == []
 
 
-def test_every_threshold_is_planted_or_said_not_to_be() -> None:
+def test_every_threshold_is_planted() -> None:
     names = [row.name for row in THRESHOLDS]
     assert len(names) == len(set(names))
-    assert PLANTS.keys() | ELSEWHERE == set(names)
-    assert not PLANTS.keys() & ELSEWHERE
+    assert PLANTS.keys() == set(names)
 
 
 def test_thresholds_are_those_of_rules_that_there_are() -> None:
@@ -148,4 +136,4 @@ def test_thresholds_are_those_of_rules_that_there_are() -> None:
         assert set(row.findings) <= rules, row.name
         assert row.unit
         assert row.why
-        assert (row.name not in PLANTS) or PLANTS[row.name][0] in row.findings
+        assert not row.findings or PLANTS[row.name].finding in row.findings

@@ -29,25 +29,11 @@ from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import Report
 from spark_prof.cli.app import app
-from spark_prof.dashboards.outline import outline
-from spark_prof.dashboards.render.limits import bounded
-from spark_prof.dashboards.section import DocumentBounds
 from spark_prof.profiler.attach import _port_of
 from tests.command_line import parsed
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
-SOURCES = (
-    *sorted(path.parent.name for path in DATA.glob("*/meta.json")),
-    "ab-h100/recording-b-1",
-    "architectures/mamba2/default",
-    "code-h100/dense-fp8-block",
-    "kineto/gpt-oss-graphs",
-    "kineto/qwen3-eager.json.gz",
-    "ncu-h100/nvfp4.csv",
-)
-
-
 _ELSEWHERE = re.compile(r"^/.*")
 
 
@@ -100,18 +86,6 @@ def right(found: Iterable[Finding], model: str) -> None:
         assert not model or "MODEL" not in shlex.split(each.verify), each.verify
         if each.command.startswith("spark-prof ab "):
             assert each.verify == each.command
-
-
-@each_row("name", SOURCES)
-def test_every_finding_of_a_recording_can_be_verified(name: str) -> None:
-    """test_every_recording does so for all of them."""
-    report = report_of(DATA / name)
-    right(report.findings, report.run.model)
-    for words in (shlex.split(each.command) for each in report.findings):
-        if words[1] == "report":
-            bounded(
-                outline(report), DocumentBounds(sections=(words[words.index("--section") + 1],))
-            )
 
 
 @each_row("name", [rule.id for rule in RULES])

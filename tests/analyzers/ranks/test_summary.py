@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
-from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.traces.assemble import assemble
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
+from tests.analyzers.reported import reported
 from tests.dashboards.documents import whole
 from tests.rows import each_row
 from tests.support import ORIGIN, Recorded, eager_decode
@@ -43,7 +43,7 @@ def test_one_host(tmp_path: Path) -> None:
 
 def test_a_straggler_costs_less_than_a_step(tmp_path: Path) -> None:
     play = Play(slow=dict.fromkeys(range(40), 2))
-    report = summarize(bundle(tmp_path / "b", play, ONE_HOST, parallel=FOUR))
+    report = reported(bundle(tmp_path / "b", play, ONE_HOST, parallel=FOUR))
     assert report.collectives.matched == len(KINDS) * 40
     for name in RENDERERS:
         assert "all_reduce" in whole(report, name), name

@@ -22,11 +22,11 @@ from spark_prof.analyzers.roofline.weight_bytes import (
     weights_of,
     weights_of_tensors,
 )
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import MeasuredMachine, Measurement
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.attribution.memory import tensor as row_of
+from tests.analyzers.reported import reported
 from tests.analyzers.roofline.recorded import (
     CONFIG,
     FIRST,
@@ -94,7 +94,7 @@ def test_only_what_names_owners_counts_as_read(tmp_path: Path) -> None:
     always += [argument(n, first, **struct) for n in (5, 105)]
     stale = [*always[:3], argument(105, 64, **struct)]
     for name, pointers, megabytes in (("always", always, 608), ("stale", stale, 600)):
-        rows, *_ = decode(summarize(pointing(bundle(tmp_path / name), tensors, pointers)))
+        rows, *_ = decode(reported(pointing(bundle(tmp_path / name), tensors, pointers)))
         assert rows[HEAD].streamed_bytes == megabytes << 20, name
 
 
@@ -110,7 +110,7 @@ def test_the_floor_of_a_kernel_is_that_of_the_tensors_it_points_to(tmp_path: Pat
     # the product at the place of qkv reads nothing that is known. Only the first step is told.
     pointers = [argument(3, tensors[0]["address"]), argument(3, tensors[1]["address"]),
                 argument(5, tensors[3]["address"]), argument(1, tensors[2]["address"])]  # fmt: skip
-    rows, _, roofline = decode(summarize(pointing(bundle(tmp_path / "b"), tensors, pointers)))
+    rows, _, roofline = decode(reported(pointing(bundle(tmp_path / "b"), tensors, pointers)))
     assert rows[FIRST].streamed_bytes == pytest.approx((128 * size + 128 * 4096) * 8 / 128)
     assert rows[FIRST].what == "w2: 8 of 128 experts"
     assert rows[FIRST].basis == "the tensors that its arguments point to"
@@ -260,7 +260,7 @@ def decode(report: Report) -> tuple[dict[str, RooflineRow], RooflinePhase, Roofl
 
 
 def test_each_kernel_has_the_bytes_of_its_weights(tmp_path: Path) -> None:
-    rows, phase, roofline = decode(summarize(bundle(tmp_path / "b")))
+    rows, phase, roofline = decode(reported(bundle(tmp_path / "b")))
     assert rows[GEMM].streamed_bytes == QKV_BYTES
     assert rows[HEAD].streamed_bytes == HEAD_BYTES
     assert rows[FIRST].streamed_bytes == pytest.approx(W13_BYTES * 8 / 128)
@@ -297,21 +297,21 @@ def test_measured_ceilings_go_before_those_of_the_data_sheet(tmp_path: Path) -> 
     measured = MeasuredMachine(
         str(GPU["name"]), "2026", (Measurement("read", 1e12, "B/s", 1e12, 1e12, 5, "x"),)
     )
-    row = decode(summarize(recorded, measured=measured))[0][HEAD]
+    row = decode(reported(recorded, measured=measured))[0][HEAD]
     assert row.floor_us == pytest.approx((row.needed_bytes or 0) / 1e6)
     assert row.of_data_sheet == pytest.approx((row.bandwidth or 0) / 3.35e12)
-    other = summarize(recorded, measured=replace(measured, device="another"))
-    assert other.roofline == summarize(recorded).roofline
+    other = reported(recorded, measured=replace(measured, device="another"))
+    assert other.roofline == reported(recorded).roofline
 
 
 def test_without_the_live_model_sizes_come_from_its_configuration(tmp_path: Path) -> None:
     config = CONFIG | {"vocab_size": 151936, "moe_intermediate_size": 768, "dtype": "bfloat16"}
-    report = summarize(bundle(tmp_path / "b", layers=(), model_config=config))
+    report = reported(bundle(tmp_path / "b", layers=(), model_config=config))
     rows, _, roofline = decode(report)
     assert rows[GEMM].streamed_bytes == QKV_BYTES
     assert rows[HEAD].streamed_bytes == HEAD_BYTES
     assert any("not seen" in note for note in roofline.notes)
-    rows, _, roofline = decode(summarize(bundle(tmp_path / "nothing", layers=(), model_config={})))
+    rows, _, roofline = decode(reported(bundle(tmp_path / "nothing", layers=(), model_config={})))
     assert {(row.needed_bytes, row.floor_us) for row in rows.values()} == {(None, None)}
     assert any("Nothing tells the sizes" in note for note in roofline.notes)
 
@@ -319,8 +319,8 @@ def test_without_the_live_model_sizes_come_from_its_configuration(tmp_path: Path
 def test_weights_without_a_kernel_count_in_the_sum(tmp_path: Path) -> None:
     lonely = layer_row("model.layers.0.o_proj", 0, "o_proj", bytes=10 << 20,
                        parameters="weight:bfloat16:2048x2560")  # fmt: skip
-    _, before, _ = decode(summarize(bundle(tmp_path / "a")))
-    _, after, _ = decode(summarize(bundle(tmp_path / "b", layers=(*LAYERS, lonely))))
+    _, before, _ = decode(reported(bundle(tmp_path / "a")))
+    _, after, _ = decode(reported(bundle(tmp_path / "b", layers=(*LAYERS, lonely))))
     assert after.streamed_bytes == before.streamed_bytes + (10 << 20)
     assert (after.floor_us or 0) > (before.floor_us or 0)
     assert any("o_proj" in note for note in after.notes)

@@ -10,8 +10,8 @@ import pytest
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.speculation.acceptance import interval
 from spark_prof.analyzers.speculation.speculation_rows import DraftCost, Speculation
-from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
+from tests.analyzers.reported import reported
 
 from .drafting import SPECULATIVE, Drafted, recorded
 
@@ -23,7 +23,7 @@ PATTERNS = (
 
 
 def speculation(bundle: Bundle, batch: int | None = None) -> Speculation:
-    found = summarize(bundle, batch=batch).speculation
+    found = reported(bundle, batch=batch).speculation
     assert found is not None
     return found
 
@@ -125,7 +125,7 @@ def test_too_few_steps_without_drafts_tell_nothing(tmp_path: Path) -> None:
 def test_of_another_batch_size_they_tell_nothing(tmp_path: Path) -> None:
     steps = [one(3, 1) for _ in range(20)]
     steps += [Drafted([(-1, 0)] * 2, us=800) for _ in range(10)]
-    whole = summarize(recorded(tmp_path / "b", steps), batch=1).speculation
+    whole = reported(recorded(tmp_path / "b", steps), batch=1).speculation
     assert whole is not None
     assert whole.cost is not None
     assert whole.cost.plain_by == "drafter"
@@ -174,7 +174,7 @@ def test_a_result_that_nobody_took_counts_nowhere_but_is_told(tmp_path: Path) ->
 
 
 def test_a_recording_without_drafts_says_nothing(tmp_path: Path) -> None:
-    report = summarize(recorded(tmp_path / "b", [one(-1, 0) for _ in range(4)]))
+    report = reported(recorded(tmp_path / "b", [one(-1, 0) for _ in range(4)]))
     assert report.speculation is None
 
 
@@ -183,7 +183,7 @@ def test_of_several_batch_sizes_cost_is_the_screens_and_acceptance_that_of_all(
 ) -> None:
     steps = [one(3, 2) for _ in range(30)] + [Drafted([(3, 0)] * 2, us=4000) for _ in range(4)]
     bundle = recorded(tmp_path / "b", steps)
-    report = summarize(bundle)
+    report = reported(bundle)
     found = report.speculation
     assert found is not None
     assert found.cost is not None

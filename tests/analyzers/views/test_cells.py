@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,32 +9,10 @@ import pytest
 
 from spark_prof.analyzers.views import layer_cells
 from spark_prof.analyzers.views.layer_cells import cell_times, step_cells
-from spark_prof.datasets.prepared import prepare
-from spark_prof.vocabulary import COMPONENTS
-from tests.rows import each_row
 
 from .columns import columns, steps_of
 
 DATA = Path(__file__).parents[2] / "data"
-BUNDLES = sorted(path.parent for path in DATA.glob("**/meta.json"))
-
-
-@pytest.mark.slow
-@each_row("bundle", BUNDLES)
-def test_the_cells_add_up_to_the_report(bundle: Path) -> None:
-    prepared = prepare(str(bundle))
-    found = step_cells(prepared.kernels, prepared.steps)
-    sums = {
-        (layer if layer >= 0 else None, COMPONENTS[component]): ns
-        for layer, component, ns in zip(
-            found.layer.tolist(), found.component.tolist(), found.ns.sum(axis=1), strict=True
-        )
-    }  # fmt: skip
-    # What a drafter does outside the layers has rows of its own in the report.
-    rows: Counter[tuple[int | None, str]] = Counter()
-    for row in prepared.report.layers:
-        rows[row.layer, row.component] += round(row.us * 1e3)
-    assert sums == rows
 
 
 def test_percentiles_are_those_of_the_steps() -> None:

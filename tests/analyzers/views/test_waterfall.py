@@ -30,7 +30,16 @@ BUNDLES = (
     "kineto/qwen3-eager.json.gz",
     "kineto/gpt-oss-graphs",
 )
-KERNELS = ("floor", "component", "components", "drafter", "small", "conversion", "collective")
+KERNELS = (
+    "floor",
+    "nodes",
+    "component",
+    "components",
+    "drafter",
+    "small",
+    "conversion",
+    "collective",
+)
 
 
 @cache

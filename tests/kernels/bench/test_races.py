@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from spark_prof.kernels.bench.ceilings import measure_ceilings
 from spark_prof.kernels.bench.field import CUBLAS
+from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
 from spark_prof.kernels.bench.request import BenchRequest
 from spark_prof.kernels.bench.results import (
     OURS,

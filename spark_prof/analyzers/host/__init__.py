@@ -1,0 +1,1 @@
+"""Which code of the host the GPU waits for."""

@@ -1,0 +1,61 @@
+"""The finding about code that the GPU waits for: on both sides of each of its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spark_prof.analyzers.host.host_gaps import interval_of
+from spark_prof.analyzers.host.host_rows import HostCode, HostStage
+from spark_prof.analyzers.summary import summary_of
+from spark_prof.rules.thresholds import HOST_GAP, HOST_SAMPLES, HOST_SHARE, HOST_SURE
+from tests import host_stacks
+from tests.analyzers.findings.reports import HEALTHY, STEP_US, books, found
+
+WANTED = "host-code"
+
+
+def stage(name: str, samples: int, whole: int, gap_us: float) -> HostStage:
+    share = samples / whole
+    return HostStage(name, samples, share, *interval_of(samples, whole), gap_us * share, 0.1)
+
+
+def code(share: float, whole: int = 1000, gap: float = 0.2, name: str = "schedule") -> HostCode:
+    """So many samples in gaps that are that part of a step, and this share of them in a stage."""
+    rows = (stage(name, round(share * whole), whole, gap * STEP_US),)
+    return HostCode(
+        rounds=5 * whole, gap_samples=whole, gap_us=gap * STEP_US, inside_us=0.0,
+        between_us=gap * STEP_US, steps=100, covered=0.9, sure=0.8, unknown=0.0, error_us=500.0,
+        enough=whole >= HOST_SAMPLES.value, stages=rows,
+    )  # fmt: skip
+
+
+def finds(host: HostCode) -> bool:
+    return bool(found(replace(HEALTHY, books=books(0.0), host=host), WANTED))
+
+
+def test_each_bound_has_two_sides() -> None:
+    assert finds(code(0.75))
+    assert not finds(code(HOST_SHARE.value + 0.01))  # by the lower end of its interval
+    assert finds(code(HOST_SHARE.value + 0.05))
+    assert not finds(code(0.75, gap=0.99 * HOST_GAP.value))
+    assert finds(code(0.75, gap=1.01 * HOST_GAP.value))
+    assert not finds(code(1.0, whole=HOST_SAMPLES.value - 1))
+    assert finds(code(1.0, whole=HOST_SAMPLES.value))
+    assert finds(replace(code(0.75), sure=HOST_SURE.value))
+    assert not finds(replace(code(0.75), sure=0.99 * HOST_SURE.value))
+
+
+def test_waiting_and_unknown_code_are_no_stage_to_change() -> None:
+    for name in ("gpu", "requests", "other", "worker", "profiler"):
+        assert not finds(code(0.9, name=name))
+
+
+def test_the_planted_function_is_named(tmp_path: Path) -> None:
+    report = summary_of(host_stacks.bundle(tmp_path / "b")).report
+    finding = next(f for f in report.findings if f.id == WANTED)
+    assert "75 % of the time in which the GPU waits is spent choosing the batch" in finding.text
+    assert finding.text.endswith("3.00 ms of a mean profiled step, in slow_policy (policy.py).")
+    assert "180 of 240 stacks" in finding.evidence[0]
+    assert finding.ms_per_token is not None
+    assert finding.ms_per_token > 0
