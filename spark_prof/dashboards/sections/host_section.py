@@ -132,8 +132,7 @@ def _interval(row: HostStage | HostFunction) -> str:
 
 def flame_graph(report: Report) -> Plot:
     """Who called whom in the gaps, as wide as it had samples; the root is on top."""
-    assert report.host is not None
-    frames = report.host.flame
+    frames = report.host.flame if report.host else ()
     parents = [frame.parent if frame.parent < n else -1 for n, frame in enumerate(frames)]
     height = 120 + _ROW_PIXELS * _depth(parents)
     drawn = new_figure("Stacks in the gaps", min(height, _TALLEST))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 
 import pandas as pd
 import pytest
-from spark_prof.analyzers.requests.request_rows import FirstTokenPart, LimitRow
 
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, BatchRow, EngineSetup
@@ -20,6 +19,7 @@ from spark_prof.analyzers.findings.rule import has_qk_norm
 from spark_prof.analyzers.host import host_summary
 from spark_prof.analyzers.host.host_rows import HostCode, HostStage
 from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.analyzers.requests.request_times import FirstTokenPart, LimitRow
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
     Roofline,
