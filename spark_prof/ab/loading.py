@@ -103,8 +103,7 @@ class Loading:
         try:
             return facts()
         except CommandError as error:
-            reason = str(error).partition(";")[0]
-            self.setting.say(f"engine {number + 1} did not load beside the others ({reason})")
+            self.setting.say(f"engine {number + 1} did not load beside the others: {error}")
             return None
 
     def _engine(self, number: int) -> Engine:
