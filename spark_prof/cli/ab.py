@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_prof.cli import options, run_options
+from spark_prof.cli.option_class import takes
 from spark_prof.dashboards.section import Layout
 from spark_prof.errors import CommandError
 
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 _LONGEST_SERVE = 900
 
 
-def ab(
-    command: run_options.Command = None,
+@dataclass(frozen=True)
+class AbOptions:
+    """The options of the command."""
+
+    command: run_options.Command = None
     b: Annotated[
         str,
         typer.Option(
@@ -30,35 +35,35 @@ def ab(
             help="What is asked about: swaps (moe=spark_prof, lm_head=mxfp4, norm=my.py:build), "
             "backends (moe=marlin), NAME=VALUE, vLLM's options.",
         ),
-    ] = "",
-    a: Annotated[
-        str, typer.Option("--a", metavar="SIDE", help="What it is compared with.")
-    ] = "stock",
+    ] = ""
+    a: Annotated[str, typer.Option("--a", metavar="SIDE", help="What it is compared with.")] = (
+        "stock"
+    )
     mxfp4_layers: Annotated[
         str, typer.Option(metavar="SLOT,SLOT", help="Adds SLOT=mxfp4 to side b.")
-    ] = "",
+    ] = ""
     fp8_layers: Annotated[
         str, typer.Option(metavar="SLOT,SLOT", help="Adds SLOT=fp8 to side b.")
-    ] = "",
+    ] = ""
     mode: Annotated[
         str,
         typer.Option(
             metavar="auto|one|two",
             help="Both sides in one engine, or engines of their own, started in turns.",
         ),
-    ] = "auto",
-    batch_sizes: run_options.BatchSizes = "1,2,4,8,16",
+    ] = "auto"
+    batch_sizes: run_options.BatchSizes = "1,2,4,8,16"
     prefill: Annotated[
         str, typer.Option(metavar="N,N", help="Lengths of prompts to measure; none for none.")
-    ] = "128,1024",
-    seconds: run_options.Seconds = 20.0,
-    context: run_options.Context = 128,
-    contexts: run_options.Contexts = "",
-    gate_tokens: run_options.GateTokens = None,
-    text: run_options.Text = None,
+    ] = "128,1024"
+    seconds: run_options.Seconds = 20.0
+    context: run_options.Context = 128
+    contexts: run_options.Contexts = ""
+    gate_tokens: run_options.GateTokens = None
+    text: run_options.Text = None
     starts: Annotated[
         int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
-    ] = 4,
+    ] = 4
     at_once: Annotated[
         bool,
         typer.Option(
@@ -66,20 +71,20 @@ def ab(
             help="With --mode two: load all engines at once and measure them in turn; the GPU "
             "holds all of them.",
         ),
-    ] = False,
+    ] = False
     no_record: Annotated[
         bool, typer.Option("--no-record", help="Do not record where the gain comes from.")
-    ] = False,
+    ] = False
     time_anyway: Annotated[
         bool,
         typer.Option("--time-anyway", help="Take times after a failed gate; they do not count."),
-    ] = False,
-    timeout: run_options.Timeout = 600.0,
-    kind: run_options.Kind = options.Format.TEXT,
-    out: run_options.Folder = None,
-    limit: options.Limit = None,
-    section: options.Section = None,
-    all_sections: options.AllSections = False,
+    ] = False
+    timeout: run_options.Timeout = 600.0
+    kind: run_options.Kind = options.Format.TEXT
+    out: run_options.Folder = None
+    limit: options.Limit = None
+    section: options.Section = None
+    all_sections: options.AllSections = False
     apply: Annotated[
         bool,
         typer.Option(
@@ -87,14 +92,17 @@ def ab(
             help="Measure nothing: print the environment with which vllm serve runs side b, or "
             "that of a result.json given after --, and on stderr the options to add.",
         ),
-    ] = False,
-) -> int:
+    ] = False
+
+
+@takes(AbOptions)
+def ab(chosen: AbOptions) -> int:
     """Compare two ways to run a model: time per token, where it comes from, and agreement."""
     from spark_prof.ab.sides import parse_side, with_formats
 
-    side = with_formats(parse_side(b), mxfp4_layers, fp8_layers)
-    if apply:
-        return _apply(side, command or [], kind)
+    side = with_formats(parse_side(chosen.b), chosen.mxfp4_layers, chosen.fp8_layers)
+    if chosen.apply:
+        return _apply(side, chosen.command or [], chosen.kind)
     from spark_prof.ab.command import container_note, engine_command
     from spark_prof.ab.protocol import run_ab
     from spark_prof.ab.result import exit_code, outcome_of
@@ -103,31 +111,51 @@ def ab(
     from spark_prof.dashboards.ab_report import render_ab
     from spark_prof.redact import redacted
 
-    if starts % 4:
-        raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
-    folder = run_options.run_folder("ab", out, text, "seconds", seconds, timeout)
-    sizes = run_options.sizes_of(batch_sizes)
-    lengths = run_options.contexts_of(contexts, context)
-    none = prefill.strip() in ("", "none")
-    prompts = () if none else options.whole_numbers(prefill, "--prefill 128", most=run_options.MOST)
+    if chosen.starts % 4:
+        raise CommandError(f"--starts {chosen.starts}: give a multiple of 4, for the order A B B A")
+    folder = run_options.run_folder(
+        "ab", chosen.out, chosen.text, "seconds", chosen.seconds, chosen.timeout
+    )
+    sizes = run_options.sizes_of(chosen.batch_sizes)
+    lengths = run_options.contexts_of(chosen.contexts, chosen.context)
+    none = chosen.prefill.strip() in ("", "none")
+    prompts = (
+        ()
+        if none
+        else options.whole_numbers(chosen.prefill, "--prefill 128", most=run_options.MOST)
+    )
     settings = Options(
-        folder, sizes, prompts, seconds, lengths, gate_tokens, not no_record, starts, timeout,
-        time_anyway, text, at_once,
-    )  # fmt: skip
-    engine, other = engine_command(command or []), parse_side(a)
+        folder,
+        sizes,
+        prompts,
+        chosen.seconds,
+        lengths,
+        chosen.gate_tokens,
+        not chosen.no_record,
+        chosen.starts,
+        chosen.timeout,
+        chosen.time_anyway,
+        chosen.text,
+        chosen.at_once,
+    )
+    engine, other = engine_command(chosen.command or []), parse_side(chosen.a)
     if note := container_note(engine, (*other.options, *side.options)):
         options.say(note)
     result = run_ab(
-        engine, other, side, mode, settings, sys.argv[1:], options.say,
+        engine, other, side, chosen.mode, settings, sys.argv[1:], options.say,
         lambda interim: render_ab(interim, Layout("html")),
     )  # fmt: skip
-    drawn = render_ab(result, run_options.run_layout(kind, limit, section), whole=all_sections)
+    drawn = render_ab(
+        result,
+        run_options.run_layout(chosen.kind, chosen.limit, chosen.section),
+        whole=chosen.all_sections,
+    )
     run_options.show_run(drawn, folder, result.failure)
     if outcome_of(result) == "faster":
-        formats = (("mxfp4", mxfp4_layers), ("fp8", fp8_layers))
+        formats = (("mxfp4", chosen.mxfp4_layers), ("fp8", chosen.fp8_layers))
         added = [f"{s.strip()}={f}" for f, slots in formats for s in slots.split(",") if s.strip()]
         behind = engine.text if engine.container else (str(folder / "result.json"),)
-        words = ["--b", " ".join(filter(None, (b, *added))), "--", *redacted(list(behind))]
+        words = ["--b", " ".join(filter(None, (chosen.b, *added))), "--", *redacted(list(behind))]
         options.say(f"to serve it: {typed_command('spark-prof', 'ab', '--apply', *words)}")
     return exit_code(result)
 

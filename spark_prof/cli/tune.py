@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,27 +10,31 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli import options, run_options
+from spark_prof.cli.option_class import takes
 from spark_prof.dashboards.section import Layout
 from spark_prof.errors import CommandError
 
 
-def tune(
-    command: run_options.Command = None,
-    minutes: run_options.Minutes = 20.0,
-    batch_sizes: run_options.BatchSizes = "1,8",
-    context: run_options.Context = 128,
+@dataclass(frozen=True)
+class TuneOptions:
+    """The options of the command."""
+
+    command: run_options.Command = None
+    minutes: run_options.Minutes = 20.0
+    batch_sizes: run_options.BatchSizes = "1,8"
+    context: run_options.Context = 128
     recording: Annotated[
         str,
         typer.Option(
             "--from", metavar="SOURCE", help="A recording of the engine; else one is made."
         ),
-    ] = "",
+    ] = ""
     sides: Annotated[
         list[str] | None,
         typer.Option(
             "--try", metavar="SIDE", help="Also try this, written as for ab --b; repeatable."
         ),
-    ] = None,
+    ] = None
     earlier_results: Annotated[
         list[Path] | None,
         typer.Option(
@@ -37,35 +42,38 @@ def tune(
             metavar="FOLDER",
             help="Start from earlier results of ab and tune in here, too; each is measured again.",
         ),
-    ] = None,
+    ] = None
     skip: Annotated[
         list[str] | None,
         typer.Option(metavar="SIDE", help="Do not try this, by its words in --list; repeatable."),
-    ] = None,
+    ] = None
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Weights may be quantized at load.")
-    ] = False,
+    ] = False
     allow_kv_dtype: Annotated[
         bool, typer.Option("--allow-kv-dtype", help="The KV cache may get another format.")
-    ] = False,
+    ] = False
     only_list: Annotated[
         bool,
         typer.Option("--list", help="Start nothing: print what would be tried, and why not more."),
-    ] = False,
-    requests: run_options.Requests = None,
-    acceptance: run_options.Acceptance = "",
-    text: run_options.Text = None,
-    gate_tokens: run_options.GateTokens = None,
-    timeout: run_options.Timeout = 600.0,
+    ] = False
+    requests: run_options.Requests = None
+    acceptance: run_options.Acceptance = ""
+    text: run_options.Text = None
+    gate_tokens: run_options.GateTokens = None
+    timeout: run_options.Timeout = 600.0
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with a tune that ended early.")
-    ] = None,
-    kind: run_options.Kind = options.Format.TEXT,
-    out: run_options.Folder = None,
-    limit: options.Limit = None,
-    section: options.Section = None,
-    all_sections: options.AllSections = False,
-) -> int:
+    ] = None
+    kind: run_options.Kind = options.Format.TEXT
+    out: run_options.Folder = None
+    limit: options.Limit = None
+    section: options.Section = None
+    all_sections: options.AllSections = False
+
+
+@takes(TuneOptions)
+def tune(chosen: TuneOptions) -> int:
     """Search what makes an engine faster per token, measured and confirmed."""
     from spark_prof.ab.command import container_note, engine_command
     from spark_prof.dashboards.speculate_report import render_speculate
@@ -76,32 +84,46 @@ def tune(
     from spark_prof.tune.tune_run import TuneChoices, run_tune
     from spark_prof.tune.unrecorded import command_to_list
 
-    if resume and out:
+    if chosen.resume and chosen.out:
         raise CommandError("--resume names the folder; leave out --out")
-    folder = run_options.run_folder("tune", resume or out, text, "minutes", minutes, timeout)
-    engine = (command_to_list if only_list else engine_command)(command or [])
-    drafting = drafting_of(engine, requests, acceptance)
+    folder = run_options.run_folder(
+        "tune", chosen.resume or chosen.out, chosen.text, "minutes", chosen.minutes, chosen.timeout
+    )
+    engine = (command_to_list if chosen.only_list else engine_command)(chosen.command or [])
+    drafting = drafting_of(engine, chosen.requests, chosen.acceptance)
     settings = TuneSettings(
-        folder, minutes, run_options.sizes_of(batch_sizes), context, gate_tokens, text, timeout,
+        folder,
+        chosen.minutes,
+        run_options.sizes_of(chosen.batch_sizes),
+        chosen.context,
+        chosen.gate_tokens,
+        chosen.text,
+        chosen.timeout,
         drafting=drafting,
-    )  # fmt: skip
-    allowed = Allowed(allow_requantize, allow_kv_dtype)
-    for folder_of_results in earlier_results or ():
+    )
+    allowed = Allowed(chosen.allow_requantize, chosen.allow_kv_dtype)
+    for folder_of_results in chosen.earlier_results or ():
         if not folder_of_results.exists():
             raise CommandError(f"--known {folder_of_results}: there is no such folder")
     request = TuneChoices(
-        allowed, tuple(sides or ()), tuple(skip or ()), recording, tuple(earlier_results or ()),
-        resume is not None, only_list, drafting is not None,
-    )  # fmt: skip
+        allowed,
+        tuple(chosen.sides or ()),
+        tuple(chosen.skip or ()),
+        chosen.recording,
+        tuple(chosen.earlier_results or ()),
+        chosen.resume is not None,
+        chosen.only_list,
+        drafting is not None,
+    )
     draw = partial(render_tune, layout=Layout("html"), typed=True)
-    if (note := container_note(engine)) and not only_list:
+    if (note := container_note(engine)) and not chosen.only_list:
         options.say(note)
     draw_drafts = partial(render_speculate, layout=Layout("html"), typed=True)
     result, table = run_tune(engine, settings, request, options.say, draw, draw_drafts)
-    layout = run_options.run_layout(kind, limit, section)
-    if only_list and not result.failure:
-        print(render_candidates(table, layout, whole=all_sections))
+    layout = run_options.run_layout(chosen.kind, chosen.limit, chosen.section)
+    if chosen.only_list and not result.failure:
+        print(render_candidates(table, layout, whole=chosen.all_sections))
         return 0
-    drawn = render_tune(result, layout, typed=True, whole=all_sections)
+    drawn = render_tune(result, layout, typed=True, whole=chosen.all_sections)
     run_options.show_run(drawn, folder, result.failure)
     return 2 if result.failure else 0
