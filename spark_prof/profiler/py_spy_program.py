@@ -78,10 +78,10 @@ def threads_of(program: str, pid: int) -> tuple[PythonThread, ...]:
     argv = (program, "dump", "--nonblocking", "--json", "--pid", str(pid))
     run = subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=False)
     if run.returncode:
-        message = run.stderr.decode(errors="replace").strip()
-        if "ermission denied" in message.lower() or "operation not permitted" in message.lower():
-            raise PermissionError(first_line(message))
-        raise ValueError(first_line(message))
+        output = run.stderr.decode(errors="replace").strip()
+        if "ermission denied" in output.lower() or "operation not permitted" in output.lower():
+            raise PermissionError(first_line(output))
+        raise ValueError(first_line(output))
     return tuple(msgspec.json.decode(run.stdout, type=list[PythonThread]))
 
 

@@ -245,7 +245,7 @@ def test_runs_with_random_weights_claim_no_tokens(path: Path) -> None:
     for kind in ("text", "md", "html", "json"):
         drawn = render_ab(result, Layout(kind, 2000))
         assert "same tokens" not in drawn
-        assert RANDOM in drawn
+        assert RANDOM in drawn or not any(run.estimate.gain for run in result.runs)
 
 
 def test_a_deep_model_on_eight_ranks_fits_a_forum_post() -> None:

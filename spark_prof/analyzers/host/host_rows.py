@@ -47,9 +47,9 @@ class FlameFrame:
 class BusyThread:
     """A thread without any Python that used a whole processor: it spins, or computes."""
 
-    process: str
-    name: str
-    thread: int
+    process: str  # whose thread it is, such as rank0
+    name: str  # as the system has it
+    thread: int  # its number in the system
     share: float  # of a processor
 
 
