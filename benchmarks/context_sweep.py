@@ -58,8 +58,10 @@ def main() -> int:
     parser.add_argument("--engine", default="{}", help="further arguments of vllm.LLM, as JSON")
     parser.add_argument("--keep", type=Path, help="a folder for the recordings")
     parser.add_argument("--decode", help=argparse.SUPPRESS)
+    parser.add_argument("--longest", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     contexts = sorted({int(text) for text in options.contexts.split(",")})
+    options.longest = options.longest or contexts[-1]
     if options.decode:
         decode(options.decode, contexts, options)
         return 0
@@ -88,6 +90,9 @@ def recorded(
         *(sys.executable, __file__, f"--decode={model}", f"--batch={options.batch}"),
         *(f"--steps={options.steps}", f"--engine={options.engine}"),
         f"--contexts={','.join(map(str, contexts))}",
+        # One length for all engines: vLLM 0.33 ended with an illegal access in the warm-up of one
+        # that was shorter than the tokens of a batch.
+        f"--longest={options.longest}",
     ]
     record = [sys.executable, "-m", "spark_prof.cli.main", "record", "--steps", "0", *more]
     whole = () if more else ("--duty-cycle", "1/1")
@@ -102,7 +107,7 @@ def decode(model: str, contexts: Sequence[int], options: argparse.Namespace) -> 
 
     llm = LLM(
         model=model, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
-        max_model_len=max(contexts) + options.steps + 16, max_num_seqs=options.batch,
+        max_model_len=options.longest + options.steps + 16, max_num_seqs=options.batch,
         disable_log_stats=True, seed=1, **json.loads(options.engine),
     )  # fmt: skip
     for context in contexts:
