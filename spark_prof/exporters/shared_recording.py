@@ -50,6 +50,8 @@ _WORDS = {
     ("host_figures", "name"): HOST_FIGURES,
 }  # fmt: skip
 _FRAMES = frozenset(frame for rule in RULES for frame in rule.examples)
+_PART = r"[A-Za-z_<][\w<>-]*"
+_FRAME = re.compile(rf"(?!.*\d{{4}}){_PART}(?:/{_PART})*(?:\.py)?:{_PART}(?:\.{_PART})*")
 _OPCODES = re.compile(r"(?:[A-Z][A-Z0-9_]{0,15}(?:\.[A-Za-z0-9_]{1,16}){0,12} \d{1,9}\n?)*")
 _LENGTH = re.compile(r"(?<![\dL])(?<!L[a-z])([1-9]\d{0,2})(?=[A-Za-z_])")
 _NUMBERS = re.compile(r"(?:\d{1,13}(?:[,x -]{1,2}\d{1,13}){0,32})?")
@@ -117,9 +119,14 @@ def shared_code(text: str, names: Pseudonyms) -> str:
 
 
 def shared_frame(frame: str, names: Pseudonyms) -> str:
-    """A frame of a stack: folders, file and function without unknown words."""
+    """A frame of a stack: folders, file and function without unknown words.
+
+    What is no frame of Python's names may be an address that its colons and dots would split.
+    """
     if frame in _FRAMES:
         return frame
+    if not _FRAME.fullmatch(frame) or is_machine(frame):
+        return names.name("name", frame)
     file, _, function = frame.partition(":")
     folders = "/".join(shared_code(part.removesuffix(".py"), names) for part in file.split("/"))
     ending = ".py" if file.endswith(".py") else ""

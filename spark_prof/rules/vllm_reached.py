@@ -66,9 +66,9 @@ REACHED: tuple[Reached, ...] = (
     *_rows("vllm.v1.worker.gpu.spec_decode.*:*.", "_run_model", "the call of a draft model"),
     # The start of an engine, as it is marked while it is recorded.
     *_rows(_GPU_WORKER, "init_device determine_available_memory initialize_from_config",
-        "wrapped: phases of the start", optional=True),
-    *_rows(_V1, "profile_cudagraph_memory", "wrapped: a part of the start", optional=True),
-    *_rows(_V2, "profile_cudagraph_memory", "wrapped: a part of the start", optional=True),
+        "wrapped: phases of the start"),
+    *_rows(_V1, "profile_cudagraph_memory", "wrapped: a part of the start"),
+    *_rows(_V2, "profile_cudagraph_memory", "wrapped: a part of the start"),
     *_rows("vllm.compilation.counter:CompilationCounter.", "num_compiled_artifacts_loaded "
         "num_aot_artifacts_loaded num_aot_compiles "
         "num_inductor_compiles", "what came from the cache of torch.compile", optional=True),

@@ -68,9 +68,11 @@ def test_a_side_without_a_kernel(model: Path, side: str, why: str) -> None:
 def test_a_side_that_the_model_has_no_layers_for(model: Path) -> None:
     (model / "config.json").write_text(json.dumps(DENSE))
     assert "no experts" in why_no_side(of(model), parse_side("moe=spark_prof"))
-    assert "this is LlamaForCausalLM" in why_no_side(of(model), parse_side("layer=spark_prof"))
+    assert not why_no_side(of(model), parse_side("layer=spark_prof!"))
     assert not why_no_side(of(model), parse_side("qkv=spark_prof"))
     assert not why_no_side(of("a/model"), parse_side("moe=spark_prof"))  # not on this host
+    (model / "config.json").write_text('{"architectures": ["OPTForCausalLM"]}')
+    assert "this is OPTForCausalLM" in why_no_side(of(model), parse_side("layer=spark_prof"))
 
 
 def test_without_a_gpu(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from spark_prof.explorer.links import (
 )
 
 DATA = Path(__file__).parents[1] / "data"
-_AUDITED = {"timeline", "layers", "kernels", "conversions", "fallbacks", "ranks", "steps"}
+_AUDITED = {"timeline", "layers", "kernels", "conversions", "fallbacks", "ranks", "steps", "host"}
 
 
 @pytest.fixture(scope="module")

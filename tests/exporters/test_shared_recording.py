@@ -137,10 +137,10 @@ def test_no_private_text_is_left_in_any_place(place: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_600_private_texts_in_30_places(tmp_path: Path) -> None:
+def test_600_private_texts_in_every_place(tmp_path: Path) -> None:
     texts = all_private()
     assert len(set(texts)) == 600
-    assert len(PLACES) == 30
+    assert len(PLACES) >= 30
     for place in PLACES:
         bundle = bundle_with(tmp_path / place, place, texts)
         assert _left(bundle, [*texts, *USERS, *CLIENTS], tmp_path / "s.zip") == [], place

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize, summary_of
+from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
 from spark_prof.importers.sources import open_source
 from tests.nsys_files import Export
@@ -68,10 +68,7 @@ def reported(folder: Path, text: str) -> Report:
     path = folder / "trace.json"
     path.write_text(text)
     with open_source(path) as bundle:
-        report = summary_of(bundle).report
-        for topic in ("kernels", "notes", "wall_us", "steps"):
-            getattr(report, topic)  # read while the import is there
-    return report
+        return summarize(bundle)  # whole, while the import is there
 
 
 def left_out(report: Report) -> str:

@@ -102,7 +102,9 @@ def test_stacks_have_times_and_names(
     assert len(stacks[~stacks["main"]]["thread"].unique()) == 1  # beside
     account = {table for table, _ in added.tables}
     assert account == {"stacks", "threads", "host_figures"}
-    assert log_lines(tmp_path) == []
+    # On a busy machine the thread that tells the time may be missing in a slice, which is told.
+    told = [line["message"] for line in log_lines(tmp_path)]
+    assert all("thread that tells the time" in str(message) for message in told)
     assert {p.name for p in psutil.Process().children() if p.name() == "py-spy"} == set()
 
 
@@ -119,6 +121,11 @@ def test_nothing_is_kept_where_no_step_was_recorded(
     assert worker.poll() is None
 
 
+def stubborn_children() -> list[psutil.Process]:
+    """What runs of the stand-in; pytest's own workers may be children too."""
+    return [c for c in psutil.Process().children() if c.name() in ("sh", "sleep")]
+
+
 def test_py_spy_that_does_not_end_is_killed(
     tmp_path: Path, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,12 +138,11 @@ def test_py_spy_that_does_not_end_is_killed(
     monkeypatch.setattr("spark_prof.profiler.host_account.threads_of", lambda *_: ())
     sampler.start()
     for _ in range(600):
-        children = [c for c in psutil.Process().children() if c.pid != worker.pid]
-        if children:
+        if stubborn_children():
             break
         time.sleep(0.05)
     sampler.finish(0.0)
-    assert [c for c in psutil.Process().children() if c.pid != worker.pid] == []
+    assert stubborn_children() == []
     assert "did not end in time" in log_lines(pieces)[0]["message"]
 
 

@@ -48,7 +48,7 @@ def test_answers_are_json_values(tmp_path: Path) -> None:
     assert answers[:4] == [None] * 4
     assert len(answers[5]) == 12
     assert set(answers[5][0]) == {
-        "step", "row", "token_a", "token_b", "margin_a", "kl_nats", "worst", "scale",
+        "step", "row", "behind", "token_a", "token_b", "margin_a", "kl_nats", "worst", "scale",
         "loss_a", "loss_b",
     }  # fmt: skip
 

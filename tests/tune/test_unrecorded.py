@@ -51,12 +51,12 @@ def test_it_starts_nothing_and_leaves_nothing(
 
 
 def test_a_model_that_is_here_rules_out_what_it_has_no_layers_for(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["OPTForCausalLM"]}))
     command = command_to_list([str(tmp_path)])
     table = unrecorded_table(command, Allowed(requantize=True))
     why = {row.words: row.why for row in table.left_out}
     assert "no experts" in why["moe=spark_prof"]
-    assert "this is LlamaForCausalLM" in why["layer=spark_prof"]
+    assert "this is OPTForCausalLM" in why["layer=spark_prof"]
     assert {"qkv=spark_prof", "lm_head=mxfp4"} <= {row.words for row in table.candidates}
 
 

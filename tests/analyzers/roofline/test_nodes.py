@@ -20,9 +20,9 @@ from spark_prof.analyzers.step_time import LAUNCH_GAPS
 from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
 from spark_prof.analyzers.why_sides import side_of_recording
-from spark_prof.datasets.opened import opened
 from spark_prof.rules.gpus import GPUS, gpu_called
 from spark_prof.rules.node_prices import DEPENDENT, NODE_PRICES, SERIAL, NodePrice
+from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import MeasuredMachine, Measurement
 from tests.rows import each_row
 
@@ -167,10 +167,10 @@ def test_every_price_is_of_a_known_gpu_and_says_who_measured_it() -> None:
 
 @cache
 def planted_report(name: str, us: float) -> Report:
-    with pytest.MonkeyPatch.context() as patch, opened(str(DATA / name)) as bundle:
+    with pytest.MonkeyPatch.context() as patch:
         prices = {gpu.short: NodePrice(us + 0.2, us, "planted") for gpu in GPUS if us}
         patch.setattr(device_ceilings, "NODE_PRICES", prices)
-        return summarize(bundle)
+        return summarize(Bundle(DATA / name))
 
 
 RECORDED = ("h100-gpt-oss-20b-mxfp4-graphs", "architectures/llama4/default")
