@@ -71,7 +71,7 @@ REACHED: tuple[Reached, ...] = (
     *_rows(_V2, "profile_cudagraph_memory", "wrapped: a part of the start"),
     *_rows("vllm.compilation.counter:CompilationCounter.", "num_compiled_artifacts_loaded "
         "num_aot_artifacts_loaded num_aot_compiles "
-        "num_inductor_compiles", "what came from the cache of torch.compile", optional=True),
+        "num_inductor_compiles", "what came from the cache of torch.compile"),
     # What is scheduled.
     *_rows(_SCHEDULER, "schedule update_from_output get_num_unfinished_requests", "wrapped"),
     *_rows(_SCHEDULER, "add_request", "wrapped: a request comes"),
