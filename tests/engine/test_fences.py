@@ -16,7 +16,7 @@ from tests.engine.conftest import ROOT
 HOOKS = (
     "begin_step", "between", "begin_sample", "end_step", "targets", "introspect", "facts",
     "tensors", "mark", "ranges", "backend", "start", "stop", "discard", "flush", "remove",
-    "progress", "schedule", "update", "sync", "counts", "requests",
+    "progress", "schedule", "update", "sync", "counts", "requests", "memory",
 )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def test_the_start_and_the_memory_have_names(run: Run) -> None:
     assert startup["named_share"] >= 0.95
     stages = {row["id"]: row["seconds"] for row in startup["stages"]}
     assert sum(stages.values()) == pytest.approx(startup["seconds"])
-    assert {"imports", "processes", "build", "weights", "repack", "kv-cache", "rest"} <= set(stages)
+    assert {"imports", "build", "weights", "repack", "kv-cache", "rest"} <= set(stages)
     held = [account for account in run.report["memory"] if account["of"] == "process"]
     assert [account["rank"] for account in held] == [row["rank"] for row in run.report["ranks"]]
     assert all(account["named_share"] >= 0.9 for account in held)
