@@ -22,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.graph_replays import replay_times
 from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
 from spark_prof.kernels.candidate import (
     Activation,
@@ -176,19 +177,7 @@ def bytes_of(model: Model, layers: int, tokens: int, quantized: bool) -> float:
 
 def timed(step: Callable[[], object], kernels: bool) -> float:
     """Milliseconds of a replay of its CUDA graph, the median of many; prints its kernels."""
-    step()
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        step()
-    times = []
-    for _ in range(30):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
+    graph, times = replay_times(step, 30)
     if kernels:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
             graph.replay()

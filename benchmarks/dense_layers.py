@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -20,6 +21,9 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.graph_replays import replay_times
 from spark_prof.kernels.attention import attend, ready
 from spark_prof.kernels.candidate import NormLayer
 from spark_prof.kernels.check.attention_cases import AttentionCase
@@ -160,18 +164,7 @@ def layers(tokens: int, device: torch.device) -> dict[str, float]:
 
 def milliseconds(run: Callable[[], None]) -> float:
     """The median time of a CUDA graph of these launches."""
-    run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times = []
-    for _ in range(10):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
+    _, times = replay_times(run, 10)
     return float(median(times[1:]))
 
 
