@@ -51,14 +51,18 @@ BOTH = "OMP_NUM_THREADS=1"
 class Case:
     """One run.
 
-    Attributes:
-        model: a name of demo.models, or small-moe, quantized where a format follows it.
-        b: what is swapped.
-        bars: by batch size, the least gain in time per token.
-        layers: of the model; 0 for all.
-        ends: with exit code 1 where the gate has to fail, else 0.
-        live: whether anything of side b has to run.
-        engine: vLLM's options of both sides.
+        Attributes:
+            model: a name of demo.models, or small-moe, quantized where a format follows it.
+            b: what is swapped.
+            bars: by batch size, the least gain in time per token.
+            layers: of the model; 0 for all.
+            ends: with exit code 1 where the gate has to fail, else 0.
+            live: whether anything of side b has to run.
+    <<<<<<< HEAD
+            engine: vLLM's options of both sides.
+    =======
+            gpus: that share the model.
+    >>>>>>> h/tp
     """
 
     model: str
@@ -68,6 +72,7 @@ class Case:
     ends: int = 0
     live: bool = True
     engine: tuple[str, ...] = ()
+    gpus: int = 1
 
     @property
     def trained(self) -> bool:
@@ -101,6 +106,8 @@ CASES = {
     "gpt-oss-20b-layer": Case("gpt-oss-20b", LAYER, ((1, 1.45), (8, 1.4))),
     "gpt-oss-120b-layer": Case("gpt-oss-120b", LAYER, ((1, 1.3), (8, 1.2))),
     "qwen3-30b-a3b-nvfp4-layer": Case("qwen3-30b-a3b-nvfp4", LAYER, ((1, 1.5), (8, 1.5))),
+    "qwen3-30b-a3b-nvfp4-layer-tp2": Case("qwen3-30b-a3b-nvfp4", LAYER, ((1, 1.4),), gpus=2),
+    "gpt-oss-20b-layer-tp2": Case("gpt-oss-20b", LAYER, ((1, 1.2),), gpus=2),
     "deepseek-v2-lite": Case(
         "deepseek-v2-lite", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.2), (8, 1.15))
     ),
@@ -194,6 +201,7 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
             *(TEXT if case.trained else ()),
             *("-o", str(Path(temporary) / "run"), *more),
             *("--", str(model), *ENGINE, *(() if case.trained else DUMMY)),
+            *(("--tensor-parallel-size", str(case.gpus)) if case.gpus > 1 else ()),
             *("--compilation-config", GRAPHS, *case.engine, *engine),
         ]
         done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)

@@ -161,6 +161,8 @@ def _fill_experts(name: str, module: Any, seed: int) -> None:
         bias = getattr(module, f"{half}_bias", None)
         if bias is not None:
             bias.normal_(0, _BIAS, generator=_start(module, bias, f"{name}.{half}_bias", seed))
+            if half == "w2" and _rank(module):  # it counts once: the first rank has it
+                bias.zero_()
         # A checkpoint leaves zeros in the padding, and kernels count on it.
         for tensor in (parameter(module, f"{half}_{stored.weight}"), bias):
             for padding in _padding(tensor, half, extent):
