@@ -51,18 +51,15 @@ BOTH = "OMP_NUM_THREADS=1"
 class Case:
     """One run.
 
-        Attributes:
-            model: a name of demo.models, or small-moe, quantized where a format follows it.
-            b: what is swapped.
-            bars: by batch size, the least gain in time per token.
-            layers: of the model; 0 for all.
-            ends: with exit code 1 where the gate has to fail, else 0.
-            live: whether anything of side b has to run.
-    <<<<<<< HEAD
-            engine: vLLM's options of both sides.
-    =======
-            gpus: that share the model.
-    >>>>>>> h/tp
+    Attributes:
+        model: a name of demo.models, or small-moe, quantized where a format follows it.
+        b: what is swapped.
+        bars: by batch size, the least gain in time per token.
+        layers: of the model; 0 for all.
+        ends: with exit code 1 where the gate has to fail, else 0.
+        live: whether anything of side b has to run.
+        engine: vLLM's options of both sides.
+        gpus: that share the model.
     """
 
     model: str
