@@ -206,13 +206,14 @@ def fit(calls: Sequence[tuple[MeasuredCall, GpuFacts]]) -> TimeConstants:
     Levenberg and Marquardt's method on the logarithms of the constants.
     """
     shapes = [(call.work, streams_of(call), gpu) for call, gpu in calls]
-    measured = np.log([call.us for call, _ in calls])
+    measured: npt.NDArray[np.float64] = np.log([call.us for call, _ in calls])
     start = np.log(astuple(TimeConstants()))
 
     def errors(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         constants = TimeConstants(*np.exp(logs))
-        times: npt.NDArray[np.float64] = np.log([constants.us(*shape) for shape in shapes])
-        return times - measured
+        times = np.log([constants.us(*shape) for shape in shapes])
+        off: npt.NDArray[np.float64] = times - measured
+        return off
 
     def cost(error: npt.NDArray[np.float64], logs: npt.NDArray[np.float64]) -> float:
         size = np.abs(error)
