@@ -57,7 +57,7 @@ FAST: Mapping[str, float] = {
     **dict.fromkeys(("call", "experts", "latency", "unit", "wide_unit", "bf16_unit"), 0.5),
 }
 SLOW: Mapping[str, float] = {
-    "efficiency": 208 / 231,  # experts at 4 tokens, by MiaAI's kernel of September 2026
+    "efficiency": 208 / 231,  # experts at 4 tokens, MiaAI's kernel of September 2026
     **dict.fromkeys(("call", "experts", "latency", "unit", "wide_unit", "bf16_unit"), 2.0),
     **dict.fromkeys(("warp_unit", "x"), 2.0),
 }
