@@ -38,7 +38,7 @@ EVERY_LAYER = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "lm_head
 HYBRID = f"{EVERY},mlp=spark_prof!"
 """Of models with Mamba or GDN layers and shared experts: no engine's time was measured."""
 TRITON_GDN = ("--additional-config", '{"gdn_prefill_backend": "triton"}')
-"""Prompts by Triton's gated delta rule: FlashInfer's is compiled on the first use."""
+"""Prompts by Triton's gated delta rule, which needs no FlashInfer."""
 NGRAMS = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
 """Drafts without a drafter's weights: with them steps have up to 4 tokens a request."""
 TRAINED = ROOT / "tests/data/small-moe"

@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run"),
 ]
 
-NARROW: Mapping[str, dict[str, Any]] = {
+NARROW: dict[str, dict[str, Any]] = {
     "nemotron-3-nano-fp8": {
         "hybrid_override_pattern": "ME*",
         "num_hidden_layers": 3,
@@ -71,6 +71,11 @@ NARROW: Mapping[str, dict[str, Any]] = {
     },
 }
 """What a model of this test has of its own."""
+SUPER = "nemotron-3-nano-fp8 with latent experts in groups"
+"""As Nemotron-3-Super has them: experts between two projections, chosen among groups."""
+NARROW |= {
+    SUPER: NARROW["nemotron-3-nano-fp8"] | {"moe_latent_size": 64, "n_group": 4, "topk_group": 2}
+}
 
 TAKEN: Mapping[str, dict[str, str]] = {
     "nemotron-3-nano-fp8": {
@@ -87,6 +92,12 @@ TAKEN: Mapping[str, dict[str, str]] = {
         "router mlp.gate": "bf16", "router mlp.experts": "10 of 16 experts",
         "moe mlp.experts": "nvfp4 16 experts, 192 x", "lm_head lm_head": "bf16",
     },
+    SUPER: {
+        "qkv mixer.in_proj": "fp8", "qkv mixer.qkv_proj": "fp8", "o mixer.out_proj": "fp8",
+        "o mixer.o_proj": "fp8", "mlp mixer.shared_experts.up_proj": "fp8",
+        "mlp mixer.fc1_latent_proj": "fp8 64 x 256", "mlp mixer.fc2_latent_proj": "fp8 256 x 64",
+        "lm_head lm_head": "bf16",
+    },
 }  # fmt: skip
 """By slot and role, how the line of the replacement begins."""
 
@@ -100,6 +111,12 @@ NOT_TAKEN: Mapping[str, dict[str, str]] = {
         # Of 2 times 4 rows here; of 64 in the public model.
         "qkv linear_attn.in_proj_ba": "8 x 256: N and K must be multiples of 16",
     },
+    SUPER: {
+        "router mixer.gate": "float32",
+        "mlp mixer.shared_experts.down_proj": "quantizes its input in one kernel with",
+        "router mixer.experts": "among 4 groups of experts",
+        "moe mixer.experts": "among 4 groups of experts",
+    },
 }
 """And why others are left to vLLM."""
 
@@ -110,7 +127,8 @@ def built(
 ) -> Iterator[tuple[str, list[BuiltReplacement]]]:
     """What side b of the model's case in benchmarks/ab.py gets."""
     name, before = str(request.param), torch.get_default_dtype()
-    config = deepcopy(MODELS[name]) | NARROW[name]
+    model_name = name.partition(" ")[0]
+    config = deepcopy(MODELS[model_name]) | NARROW[name]
     if name.startswith("nemotron"):  # which layers are BF16 goes by their numbers
         config["quantization_config"]["ignore"] = ["lm_head"]
     else:  # attention is in every second one here
@@ -122,7 +140,7 @@ def built(
         stack.callback(torch.set_default_dtype, before)
         torch.set_default_dtype(torch.float32)
         fill_dummy(model, 1)
-        yield name, build_all(model, {"b": parse_swaps(CASES[name].b)})
+        yield name, build_all(model, {"b": parse_swaps(CASES[model_name].b)})
 
 
 def named(place: BuiltReplacement) -> str:
@@ -130,7 +148,7 @@ def named(place: BuiltReplacement) -> str:
 
 
 def test_the_cases_swap_what_these_models_have() -> None:
-    assert {CASES[name].b for name in NARROW} == {HYBRID}
+    assert {CASES[name.partition(" ")[0]].b for name in NARROW} == {HYBRID}
 
 
 def test_what_can_be_taken_is(built: tuple[str, list[BuiltReplacement]]) -> None:
@@ -155,7 +173,7 @@ def test_what_is_taken_computes_its_layer(
     tokens: int, built: tuple[str, list[BuiltReplacement]]
 ) -> None:
     """Of the weights as the checkpoint has them, in float64."""
-    wrong = {}
+    wrong: dict[str, str] = {}
     for place in built[1]:
         if place.choices["b"].live:
             verdict = computed(place, tokens)
