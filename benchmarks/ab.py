@@ -35,6 +35,10 @@ OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
 LAYER = "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
 EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o", "lm_head"))
 EVERY_LAYER = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "lm_head"))
+HYBRID = f"{EVERY},mlp=spark_prof!"
+"""Of models with Mamba or GDN layers and shared experts: no engine's time was measured."""
+TRITON_GDN = ("--additional-config", '{"gdn_prefill_backend": "triton"}')
+"""Prompts by Triton's gated delta rule, which needs no FlashInfer."""
 NGRAMS = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
 """Drafts without a drafter's weights: with them steps have up to 4 tokens a request."""
 TRAINED = ROOT / "tests/data/small-moe"
@@ -118,6 +122,10 @@ CASES = {
         "llama-3.1-8b-fp8",
         "layer=spark_prof!,o=spark_prof!,lm_head=spark_prof!",
         ((1, 1.35), (8, 1.3)),
+    ),
+    "nemotron-3-nano-fp8": Case("nemotron-3-nano-fp8", HYBRID, ((1, 1.35), (8, 1.3))),
+    "qwen3-next-80b-a3b-nvfp4": Case(
+        "qwen3-next-80b-a3b-nvfp4", HYBRID, ((1, 1.35), (8, 1.3)), layers=12, engine=TRITON_GDN
     ),
     "doubled-scale": faulty("doubled_scale", ends=1),
     "swapped-expert": faulty("swapped_expert", ends=1),

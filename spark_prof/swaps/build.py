@@ -170,7 +170,7 @@ def _check_input(point: SwapPoint) -> None:
     if last == "down_proj" and getattr(point.module, "_input_quant_key", None) is not None:
         raise KernelError(
             "vLLM quantizes its input in one kernel with the activation before it, and the kernel "
-            "takes it unquantized; slot layer replaces both"
+            "takes it unquantized; in a layer without experts slot layer replaces both"
         )
 
 

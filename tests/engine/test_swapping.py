@@ -226,6 +226,11 @@ ARCHITECTURE_SLOTS = {
         "o": {"mixer.out_proj", "mixer.o_proj"},
         "mlp": {"mixer.up_proj", "mixer.down_proj"},
     },
+    "qwen3-next": {
+        "qkv": {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba", "self_attn.qkv_proj"},
+        "o": {"linear_attn.out_proj", "self_attn.o_proj"},
+        "mlp": {f"mlp.shared_expert{of}" for of in ("_gate", ".gate_up_proj", ".down_proj")},
+    },
 }  # fmt: skip
 
 
