@@ -61,6 +61,12 @@ def with_own_starts(rows: pd.DataFrame) -> pd.DataFrame:
     return moved.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
+def recorded_starts(rows: pd.DataFrame) -> Int64s:
+    """When kernels and copies were seen to start, of rows that `with_own_starts` returned."""
+    start = rows["start_ns"].to_numpy(np.int64)
+    return start - rows["ahead_ns"].to_numpy(np.int64) if "ahead_ns" in rows else start
+
+
 @dataclass(frozen=True)
 class RunWork:
     """Everything that ran, in order of start."""

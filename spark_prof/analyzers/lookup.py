@@ -20,7 +20,7 @@ from spark_prof.arrays import Flags
 from spark_prof.cores import cores
 from spark_prof.vocabulary import COPIES
 
-_BLOCK = 1 << 17
+BLOCK = 1 << 17
 _Result = TypeVar("_Result")
 
 
@@ -30,12 +30,17 @@ def by_blocks(
     """An array of so many rows, of which `values_of` gives the rows of a slice."""
     values = np.empty(rows, dtype)
 
-    def fill(start: int) -> None:
-        block = slice(start, min(start + _BLOCK, rows))
+    def fill(block: slice) -> None:
         values[block] = values_of(block)
 
-    at_once(*(partial(fill, start) for start in range(0, rows, _BLOCK)))
+    of_blocks(rows, fill)
     return values
+
+
+def of_blocks(rows: int, result_of: Callable[[slice], _Result]) -> list[_Result]:
+    """What a function returns of the rows of each slice, in their order."""
+    starts = range(0, rows, BLOCK)
+    return at_once(*(partial(result_of, slice(at, min(at + BLOCK, rows))) for at in starts))
 
 
 def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
