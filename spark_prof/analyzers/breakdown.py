@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify, exchange_inside
@@ -202,7 +203,7 @@ def _added(
     part = kernels["part"].to_numpy()
     ahead = kernels["ahead_ns"].to_numpy() if "ahead_ns" in kernels else None
 
-    def of_block(block: slice) -> list[Floats]:
+    def of_block(block: slice) -> list[npt.NDArray[Any]]:
         took, is_call, weight = end[block] - start[block], part[block] == 0, weights[step[block]]
         # Most steps weigh nothing in the typical one.
         typical = np.flatnonzero(weight)
@@ -220,7 +221,7 @@ def _added(
 
 
 def _sum_by_code(code: Integers, values: Floats, codes: int) -> Floats:
-    def of_block(block: slice) -> list[Floats]:
+    def of_block(block: slice) -> list[npt.NDArray[Any]]:
         return [np.bincount(code[block], values[block], codes)]
 
     return sums_of_blocks(len(code), 1, codes, of_block)[0]

@@ -302,18 +302,19 @@ def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int
     sweep = _Sweep(start, end)
     covered = np.zeros(len(moments), np.int64)
 
-    def of_block(block: slice) -> Int64s:
+    def of_block(block: slice) -> int:
         reached, added = sweep.added(block)
         union = np.cumsum(added)
         mine = by_row[slice(*np.searchsorted(last[by_row], [block.start, block.stop]))]
         row = last[mine] - block.start
         # All up to this row began before the moment: what lasts longer than it is one stretch.
         covered[mine] = union[row] - np.maximum(reached[row] - moments[mine], 0)
-        return union[-1]
+        return int(union[-1])
 
-    before = np.append(0, np.cumsum(of_blocks(len(start), of_block)))
+    before = np.append(0, np.cumsum(of_blocks(len(start), of_block), dtype=np.int64))
     covered[by_row] += before[last[by_row] // BLOCK]
-    return np.asarray(covered[len(begin) :] - covered[: len(begin)])
+    of_windows: Int64s = covered[len(begin) :] - covered[: len(begin)]
+    return of_windows
 
 
 class _Sweep:

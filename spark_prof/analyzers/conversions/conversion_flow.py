@@ -137,11 +137,11 @@ class _Lanes:
         self._rows: dict[int, tuple[Integers, Integers]] = {}
         self._in_order: set[int] = set()  # streams whose rows are so as they stand
         for stream in streams.tolist():
-            mine = slice(None) if len(streams) == 1 else self._stream == stream
-            if ascends(self._step[mine]):
+            mine = None if len(streams) == 1 else self._stream == stream
+            if ascends(self._step if mine is None else self._step[mine]):
                 self._in_order.add(stream)
-            rows = np.flatnonzero(~skipped if len(streams) == 1 else mine & ~skipped)
-            rows = rows.astype(np.int32)
+            plain = ~skipped if mine is None else mine & ~skipped
+            rows: Integers = np.flatnonzero(plain).astype(np.int32)
             keys = self._keys(stream, rows)
             if stream not in self._in_order:
                 order = np.argsort(keys, kind="stable")

@@ -9,9 +9,10 @@ price. Kernels that the host launches cost more, which is no term of this bound.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import (
@@ -24,7 +25,7 @@ from spark_prof.analyzers.lookup import (
     sums_of_blocks,
 )
 from spark_prof.analyzers.roofline.roofline_rows import Place
-from spark_prof.arrays import Flags, Floats, Int64s
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.rules.node_prices import NodePrice
 
 
@@ -66,7 +67,7 @@ def node_shares(placed: pd.DataFrame, steps: pd.Index) -> dict[Place, NodeShares
         block = row // BLOCK
         return max(int(reached[block]), int(end[block * BLOCK : row].max(initial=_NEVER)))
 
-    def of_block(block: slice) -> list[Floats]:
+    def of_block(block: slice) -> list[npt.NDArray[Any]]:
         # With the row before it and the one behind it, which tell what runs beside it.
         wide = slice(max(block.start - 1, 0), block.stop + 1)
         waits = _waits_for_one(
