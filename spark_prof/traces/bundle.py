@@ -30,7 +30,7 @@ from spark_prof.errors import CommandError
 from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.chunks import META_FILE as META_FILE
-from spark_prof.traces.large_columns import LargeColumn, Values
+from spark_prof.traces.large_columns import LargeColumn, Values, only_value
 from spark_prof.traces.tables import TABLES, empty_table
 
 SCHEMA = 1
@@ -270,6 +270,10 @@ class Bundle:
         """One column that is there at least once, whose values are copied as they are read."""
         kind = TABLES[table].schema.field(name).type
         column = LargeColumn(kind, self.meta.tables[table_file(table, rank)])
+        with self._opened(table, rank, [name]) as (file, there, _):
+            value = only_value(file, name) if there == [name] else None
+        if value is not None:
+            return column.of_one(value)
         for rows in self.batches(table, rank, [name]):
             for values in rows.column(0).chunks:
                 column.add(values)

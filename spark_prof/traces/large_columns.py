@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 Values = npt.NDArray[Any]
 
@@ -46,6 +47,13 @@ class LargeColumn:
         if not np.array_equal(self._codes, np.arange(len(self._codes))):
             indices = self._codes[indices]
         self._put(indices)
+
+    def of_one(self, value: int | str) -> Values | pd.Categorical:
+        """All rows, where each has this value."""
+        code = self._codes_of([value])[0] if isinstance(value, str) else value
+        if code:
+            self._values = np.full(self._rows, code, self._dtype)
+        return self.filled()
 
     def filled(self) -> Values | pd.Categorical:
         """All rows."""
@@ -82,3 +90,18 @@ class LargeColumn:
             self._values = np.empty(self._rows, self._dtype)
             self._values[:first] = 0
         self._values[first : self._filled] = values
+
+
+def only_value(file: pq.ParquetFile, name: str) -> int | str | None:
+    """What all rows of a column have, as its file says; None where they differ or it says nothing.
+
+    Of texts only the empty one: of a long one a file may say how it begins.
+    """
+    at, values = file.schema_arrow.get_field_index(name), set()
+    for group in range(file.num_row_groups):
+        told = file.metadata.row_group(group).column(at).statistics
+        if told is None or not told.has_min_max or told.null_count or told.min != told.max:
+            return None
+        values.add(told.min)
+    value = values.pop() if len(values) == 1 else None
+    return value if value == "" or type(value) is int else None

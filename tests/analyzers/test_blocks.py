@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers import instants, lookup, step_accounting
+from spark_prof.analyzers import instants, invariants, lookup, step_accounting
 from spark_prof.analyzers.attribution import order
 from spark_prof.analyzers.roofline import nodes
 from spark_prof.analyzers.summary import summary_of
@@ -25,7 +25,7 @@ RECORDINGS = (
 
 
 def few_at_a_time(patch: pytest.MonkeyPatch, rows: int) -> None:
-    for module in (lookup, order, nodes, step_accounting):
+    for module in (invariants, lookup, order, nodes, step_accounting):
         patch.setattr(module, "BLOCK", rows)
     patch.setattr(instants, "_BLOCK", rows)
     patch.setattr(bundles, "_LARGE", 1)
