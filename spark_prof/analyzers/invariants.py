@@ -73,7 +73,7 @@ class Figures:
     def union_us(self) -> float:
         """How long at least one kernel ran."""
         start, end = (self.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
-        reached, ran = np.iinfo(np.int64).min, 0
+        reached, running_ns = np.iinfo(np.int64).min, 0
         for at in range(0, len(start), BLOCK):
             rows = slice(at, at + BLOCK)
             begins, ends = start[rows], end[rows]
@@ -83,9 +83,11 @@ class Figures:
                 continue
             latest = np.maximum(np.maximum.accumulate(ends), reached)
             before = np.append(max(reached, int(begins[0])), latest[:-1])
-            ran += int(latest[-1]) - int(before[0]) - int(np.maximum(begins - before, 0).sum())
+            running_ns += (
+                int(latest[-1]) - int(before[0]) - int(np.maximum(begins - before, 0).sum())
+            )
             reached = int(latest[-1])
-        return ran / 1e3
+        return running_ns / 1e3
 
     @cached_property
     def floors(self) -> tuple[Report, list[Invariant]]:

@@ -99,9 +99,14 @@ def only_value(file: pq.ParquetFile, name: str) -> int | str | None:
     """
     at, values = file.schema_arrow.get_field_index(name), set()
     for group in range(file.num_row_groups):
-        told = file.metadata.row_group(group).column(at).statistics
-        if told is None or not told.has_min_max or told.null_count or told.min != told.max:
+        statistics = file.metadata.row_group(group).column(at).statistics
+        if (
+            statistics is None
+            or not statistics.has_min_max
+            or statistics.null_count
+            or statistics.min != statistics.max
+        ):
             return None
-        values.add(told.min)
+        values.add(statistics.min)
     value = values.pop() if len(values) == 1 else None
     return value if value == "" or type(value) is int else None
