@@ -215,14 +215,14 @@ def config_for(work: TunedShape, processors: int) -> MoeConfig:
 
 
 def choose_moe(
-    experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
+    experts: PackedExperts, top_k: int, tokens: int, *, always: int = 0, insist: bool = False
 ) -> DispatchChoice[MoeConfig]:
-    """Chooses between `moe` and whatever it would replace."""
+    """Chooses between `moe` and whatever it would replace, as if no experts were taken always."""
     hidden, rows, form = experts.hidden, experts.gate_up.rows, experts.gate_up.format
     device = experts.gate_up.weights.device
     choice = choose(
         "moe", form, rows, hidden, tokens, architecture(device),
-        experts=experts.count, top_k=top_k, insist=insist,
+        experts=experts.count - always, top_k=top_k, insist=insist,
     )  # fmt: skip
     default = default_config(hidden, tokens, multiprocessors(device), form)
     return configured(choice, default, hidden)
