@@ -34,6 +34,9 @@ FAULTY = ROOT / "tests/swaps/kernels/faulty.py"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
 LAYER = "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
 EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o", "lm_head"))
+EVERY_LAYER = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "lm_head"))
+NGRAMS = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
+"""Drafts without a drafter's weights: with them steps have up to 4 tokens a request."""
 TRAINED = ROOT / "tests/data/small-moe"
 TEXT = ("--text", str(TRAINED / "held-out.txt"), "--gate-tokens", "384", "--no-record")
 """Of the trained model: 512 tokens a request with the 128 of its prompt, a window of that text."""
@@ -55,6 +58,7 @@ class Case:
         layers: of the model; 0 for all.
         ends: with exit code 1 where the gate has to fail, else 0.
         live: whether anything of side b has to run.
+        engine: vLLM's options of both sides.
         gpus: that share the model.
     """
 
@@ -64,6 +68,7 @@ class Case:
     layers: int = 0
     ends: int = 0
     live: bool = True
+    engine: tuple[str, ...] = ()
     gpus: int = 1
 
     @property
@@ -77,9 +82,9 @@ def faulty(name: str, ends: int = 0, live: bool = True, model: str = "gpt-oss-20
     return Case(model, f"moe={FAULTY}:{name}", layers=4, ends=ends, live=live)
 
 
-def trained(model: str) -> Case:
+def trained(model: str, b: str = EVERY, *engine: str) -> Case:
     """Every kernel forced into the trained model, which is too small to gain by them."""
-    return Case(model, EVERY, ((1, 0.0), (8, 0.0)))
+    return Case(model, b, ((1, 0.0), (8, 0.0)), engine=engine)
 
 
 CASES = {
@@ -123,6 +128,11 @@ CASES = {
     "small-moe-nvfp4": trained("small-moe-nvfp4"),
     "small-moe-mxfp4": trained("small-moe-mxfp4"),
     "small-moe-fp8": trained("small-moe-fp8"),
+    "small-moe-nvfp4-layer": trained("small-moe-nvfp4", EVERY_LAYER),
+    "small-moe-mxfp4-layer": trained("small-moe-mxfp4", EVERY_LAYER),
+    "small-moe-nvfp4-layer-drafts": trained(
+        "small-moe-nvfp4", EVERY_LAYER, "--speculative-config", NGRAMS
+    ),
     "small-moe-doubled-scale": faulty("doubled_scale", ends=1, model="small-moe-nvfp4"),
     "small-moe-swapped-expert": faulty("swapped_expert", ends=1, model="small-moe-mxfp4"),
 }
@@ -189,7 +199,7 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
             *("-o", str(Path(temporary) / "run"), *more),
             *("--", str(model), *ENGINE, *(() if case.trained else DUMMY)),
             *(("--tensor-parallel-size", str(case.gpus)) if case.gpus > 1 else ()),
-            *("--compilation-config", GRAPHS, *engine),
+            *("--compilation-config", GRAPHS, *case.engine, *engine),
         ]
         done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
         result = Path(temporary) / "run/result.json"
@@ -253,6 +263,13 @@ def told(case: Case, result: AbOutcome, code: int | None) -> Iterator[tuple[str,
     bars = dict(case.bars)
     for run_ in result.runs:
         yield timed(run_, bars.get(run_.requests))
+        if (gain := run_.device_gain) is not None:
+            yield (
+                f"device alone at batch {run_.requests}: {run_.device_a_us:.1f} to "
+                f"{run_.device_b_us:.1f} us, gain {gain.value:.4f} "
+                f"({gain.low:.4f} to {gain.high:.4f})",
+                True,
+            )
     for found in result.attributions:
         said = {True: "adds up", False: "does not add up", None: "cannot be checked"}
         yield (
