@@ -53,6 +53,16 @@ RANKS = 2
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 
+@pytest.fixture(autouse=True)
+def _float32(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As torch's default where a test makes its own layers: a vLLM that is there has another."""
+    before = torch.get_default_dtype()
+    if "vllm_world" not in request.fixturenames:
+        torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(before)
+
+
 # Shards of experts, as vLLM's loaders make them.
 
 
