@@ -64,6 +64,9 @@ class RouterLayer:
     scoring: Scoring  # what becomes of a logit
     correction: torch.Tensor | None  # float32 [E] added to the scores for the choice only, or None
     scale: float  # what all weights are multiplied with
+    # Experts that every token takes besides, with a weight that the scale is not in. Their weights
+    # are stacked behind those of the others.
+    always: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +113,10 @@ class NormedExpertsLayer:
     gate: LinearLayer  # the router's matrix
     gate_bias: torch.Tensor | None  # bfloat16 [E], or None
     experts: ExpertsLayer
+    # bfloat16 [H], of whose product with a token experts that everybody takes have the sigmoid as
+    # their weight; None where that is 1.
+    shared_gate: torch.Tensor | None = None
+    float_logits: bool = False  # the choice goes by logits in float32, else rounded to bfloat16
 
 
 @dataclass(frozen=True, eq=False)

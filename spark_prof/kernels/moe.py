@@ -224,15 +224,16 @@ def choose_moe(
     top_k: int,
     tokens: int,
     *,
+    always: int = 0,
     insist: bool = False,
     chained: bool = False,  # whether the kernels of a layer run before and behind
 ) -> DispatchChoice[MoeConfig]:
-    """Chooses between `moe` and whatever it would replace."""
+    """Chooses between `moe` and whatever it would replace, as if no experts were taken always."""
     hidden, rows, form = experts.hidden, experts.gate_up.rows, experts.gate_up.format
     device = experts.gate_up.weights.device
     chosen = partial(
         choose, format=form, rows=rows, columns=hidden, tokens=tokens,
-        architecture=architecture(device), experts=experts.count, top_k=top_k,
+        architecture=architecture(device), experts=experts.count - always, top_k=top_k,
     )  # fmt: skip
     choice = chosen("moe", insist=insist)
     if chained and choice.config is not None:

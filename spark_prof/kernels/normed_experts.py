@@ -21,7 +21,13 @@ from spark_prof.kernels.moe import (
     pack_experts,
 )
 from spark_prof.kernels.operands import LARGEST_BATCH, check_operand, check_tokens, multiprocessors
-from spark_prof.kernels.routing import Routing, check_choice, check_correction, unwritten
+from spark_prof.kernels.routing import (
+    MOST_CHOICES,
+    Routing,
+    check_choice,
+    check_correction,
+    unwritten,
+)
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
@@ -56,9 +62,11 @@ class Router:
     epsilon: float
     weight: torch.Tensor  # bfloat16 [E, H], where the model has it
     bias: torch.Tensor | None  # bfloat16 [E]
+    shared_gate: torch.Tensor | None  # bfloat16 [H]
     choice: RouterLayer
     logits: torch.Tensor  # room for 16 tokens' in float32
     finished: torch.Tensor  # int32 [1]: how many blocks are through, 0 between launches
+    float_logits: bool = False
 
 
 def make_router(layer: NormedExpertsLayer) -> Router:
@@ -69,7 +77,7 @@ def make_router(layer: NormedExpertsLayer) -> Router:
     weight, device = weight.detach(), weight.device
     experts, columns = choice.experts, layer.norm.weight.shape[-1]
     check_operand("the router's matrix", weight, (experts, columns), device)
-    fits = layer.experts.gate_up.shape[0], layer.experts.gate_up.shape[-1]
+    fits = layer.experts.gate_up.shape[0] - choice.always, layer.experts.gate_up.shape[-1]
     if tuple(weight.shape) != fits:
         raise KernelError(
             f"the router's matrix has the shape {tuple(weight.shape)}; for the experts it must have"
@@ -84,11 +92,27 @@ def make_router(layer: NormedExpertsLayer) -> Router:
     if bias is not None:
         check_operand("gate_bias", bias, (experts,), device)
     check_choice(experts, choice.top_k)
+    if choice.top_k + choice.always > MOST_CHOICES:
+        raise KernelError(
+            f"a token takes {choice.top_k} experts, and {choice.always} that all take: "
+            f"{MOST_CHOICES} can be taken"
+        )
+    shared_gate = None if layer.shared_gate is None else layer.shared_gate.detach()
+    if shared_gate is not None:
+        check_operand("the gate of the shared expert", shared_gate, (columns,), device)
+        if not choice.always or shared_gate.data_ptr() % 16:
+            raise KernelError(
+                "a gate of shared experts goes with such experts, and begins at a multiple of 16"
+                " bytes"
+            )
     check_correction(choice.correction, experts, choice.scoring, device)
     norm = layer.norm.weight.detach().to(device, torch.float32).contiguous()
-    logits = torch.empty(LARGEST_BATCH * experts, dtype=torch.float32, device=device)
+    logits = torch.empty(LARGEST_BATCH * (experts + 1), dtype=torch.float32, device=device)
     finished = torch.zeros(1, dtype=torch.int32, device=device)
-    return Router(norm, layer.norm.epsilon, weight, bias, choice, logits, finished)
+    return Router(
+        norm, layer.norm.epsilon, weight, bias, shared_gate, choice, logits, finished,
+        layer.float_logits,
+    )  # fmt: skip
 
 
 def build(layer: Layer) -> Replacement:
@@ -105,8 +129,10 @@ def build(layer: Layer) -> Replacement:
         x: torch.Tensor, residual: torch.Tensor | None, config: MoeConfig | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if config is None:
-            top_k = router.choice.top_k
-            config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
+            choice = router.choice
+            config = choose_moe(
+                packed, choice.top_k, max(1, len(x)), always=choice.always, insist=True
+            ).config
         return normed_experts(x, residual, router, packed, config)
 
     return Replacement(run, LARGEST_BATCH, "kept", router.norm.nbytes + router.logits.nbytes)
@@ -120,7 +146,7 @@ def normed_experts(
     config: MoeConfig | None = None,  # of gate and up, and down; by default `default_config`'s
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the experts make of the norm of x + residual, and that sum, both bfloat16 [M, H]."""
-    normed, stream, routing = norm_and_route(x, residual, router)
+    normed, stream, routing = norm_and_route(x, residual, router, router.float_logits)
     config = config or default_config(experts.hidden, len(x), multiprocessors(x.device))
     return after_routing(normed, routing, experts, torch.empty_like(normed), config), stream
 
@@ -140,12 +166,13 @@ def norm_and_route(
         check_operand("residual", residual, (tokens, columns), device, rows_apart=True)
     choice = router.choice
     stream, normed = x.new_empty((tokens, columns)), x.new_empty((tokens, columns))
-    routing = unwritten(tokens, choice.top_k, device)
-    code = router_code(columns, tokens, choice, float_logits)
+    routing = unwritten(tokens, choice.top_k + choice.always, device)
+    gated = router.shared_gate is not None
+    code = router_code(columns, tokens, choice, float_logits, gated)
     constants = dict(code.defines)
     launch(
         code,
-        (-(-count // constants["EACH"]), 1, 1),
+        (-(-(count + gated) // constants["EACH"]), 1, 1),
         constants["THREADS"],
         (
             x,
@@ -153,6 +180,7 @@ def norm_and_route(
             router.norm,
             router.weight,
             router.bias,
+            router.shared_gate,
             choice.correction,
             stream,
             normed,
@@ -187,28 +215,30 @@ def codes() -> Sequence[KernelCode]:
 
 
 def router_code(
-    columns: int, tokens: int, choice: RouterLayer, float_logits: bool = False
+    columns: int, tokens: int, choice: RouterLayer, float_logits: bool = False, gated: bool = False
 ) -> KernelCode:
     """What is compiled for a router of as many columns."""
     blocks = _BLOCKS if tokens <= 2 else _BLOCKS // 2
     experts_of_block = next(
         experts_of_block
         for experts_of_block in (1, 2, 4)
-        if experts_of_block == 4 or experts_of_block * blocks >= choice.experts
+        if experts_of_block == 4 or experts_of_block * blocks >= choice.experts + gated
     )
     # A thread for eight columns, for an expert's place in the plan, and for each logit.
-    threads = -(-max(columns // 8, choice.experts, LARGEST_BATCH * experts_of_block) // 32) * 32
+    experts = choice.experts + choice.always
+    threads = -(-max(columns // 8, experts, LARGEST_BATCH * experts_of_block) // 32) * 32
     # Of threads that many there are few registers for each.
     most = 4 if threads <= 384 else 2 if threads <= 512 else 1
     together = min(1 << (tokens - 1).bit_length(), most)
     defines = (
         ("COLUMNS", columns),
         ("EXPERTS", choice.experts),
-        ("CHOICES", choice.top_k),
+        ("CHOICES", choice.top_k + choice.always),
         ("FLOAT_LOGITS", int(float_logits)),
         ("SIGMOID", int(choice.scoring == "sigmoid")),
         ("EACH", experts_of_block),
         ("TOGETHER", together),
         ("THREADS", threads),
+        *((("ALWAYS", choice.always), ("GATED", int(gated))) if choice.always else ()),
     )
     return KernelCode("router.cu", "norm_route", defines)

@@ -216,7 +216,20 @@ IN_LAYER = ("qkv", "attention", "rope", "kv_write", "norm", "router", "experts",
 DENSE_LAYER_MODELS = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Models without experts whose decoder layers slot `layer` knows; no engine's time was measured."""
 
-LAYER_MODELS = ("GptOssForCausalLM", "Qwen3MoeForCausalLM", *DENSE_LAYER_MODELS)
+EXPERTS_LAYER_MODELS = (
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "Glm4MoeForCausalLM",
+    "Qwen3NextForCausalLM",
+)
+"""Models of whose decoder layers slot `layer` knows norm and experts only."""
+
+LAYER_MODELS = (
+    "GptOssForCausalLM",
+    "Qwen3MoeForCausalLM",
+    *DENSE_LAYER_MODELS,
+    *EXPERTS_LAYER_MODELS,
+)
 """Models whose decoder layers slot `layer` knows."""
 
 FOREIGN: Mapping[str, str] = {

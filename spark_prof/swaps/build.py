@@ -175,12 +175,16 @@ def _check_input(point: SwapPoint) -> None:
 
 
 def _check_measured(point: SwapPoint, swap: Swap) -> None:
-    """Refuses the parts of layers without experts, of which no engine's time was measured."""
+    """Refuses the parts of layers of which no engine's time was measured."""
     modules = LayerModules.of(point.module)
-    if swap.kernel == "spark_prof" and modules is not None and modules.gate is None:
-        raise SparkProfError(
-            "a layer without experts was not measured to be faster; layer=spark_prof! runs it"
-        )
+    if swap.kernel != "spark_prof" or modules is None:
+        return
+    for missing, what in ((modules.gate, "experts"), (modules.attention, "attention")):
+        if missing is None:
+            raise SparkProfError(
+                f"a layer of whose parts none is {what} was not measured to be faster;"
+                " layer=spark_prof! runs it"
+            )
 
 
 def _release_unused() -> None:

@@ -208,7 +208,8 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
 def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     router = make_router(layer)
     packed, configs, codes = _packed_experts(layer.experts, insist, chained=True)
-    codes += [router_code(packed.hidden, count, router.choice) for count in configs]
+    how = router.float_logits, router.shared_gate is not None
+    codes += [router_code(packed.hidden, count, router.choice, *how) for count in configs]
     prepare(codes, packed.down.weights.device)
 
     def run(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -223,6 +224,8 @@ def _packed_experts(
 ) -> tuple[PackedExperts, dict[int, MoeConfig], list[KernelCode]]:
     """Experts, a configuration for each number of tokens, and what has to be compiled."""
     gate_up, down, router = layer.gate_up, layer.down, layer.router
+    if isinstance(gate_up, torch.Tensor) and router.always:
+        raise KernelError("its BF16 experts and shared expert lie apart: they would be copied")
     if isinstance(gate_up, torch.Tensor) and not layer.stays:
         raise KernelError(
             "vLLM lays the BF16 experts of this layer out anew, for which a second copy would be"
@@ -232,7 +235,8 @@ def _packed_experts(
     gate_up_bias = None if layer.gate_up_bias is None else layer.gate_up_bias.clone()
     down_bias = None if layer.down_bias is None else layer.down_bias.clone()
     packed = pack_experts(gate_up, down, gate_up_bias, down_bias, layer.activation)
-    configs = _chosen(partial(choose_moe, packed, router.top_k, chained=chained), insist)
+    choose = partial(choose_moe, packed, router.top_k, always=router.always, chained=chained)
+    configs = _chosen(choose, insist)
     form, activation = packed.gate_up.format, packed.activation.name
     codes = [
         code

@@ -12,20 +12,27 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from spark_prof.kernels.candidate import (
     AttentionLayer,
+    ExpertsLayer,
     NormedExpertsLayer,
     NormedLinearLayer,
     NormedMlpLayer,
 )
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.guard import NOT_TAKEN, GuardedReplacement
-from spark_prof.swaps.live_weights import check_layout, read_experts, read_linear, read_norm
+from spark_prof.swaps.live_weights import (
+    add_shared,
+    check_layout,
+    read_experts,
+    read_linear,
+    read_norm,
+)
 from spark_prof.swaps.swap_settings import SIDES, plain_side
 from spark_prof.swaps.tensor_parallel import all_reduced
 
@@ -35,7 +42,9 @@ Choices = Mapping[str, GuardedReplacement]
 class Form(NamedTuple):
     """Attributes of a decoder layer's modules in which classes differ."""
 
-    attention: str  # the module of qkv_proj, rotary_emb, attn and o_proj
+    # The module of qkv_proj, rotary_emb, attn and o_proj; empty where it is of another kind, so
+    # that only its norm and experts are a part: `mlp` then follows on `post_attention_layernorm`.
+    attention: str
     gate: str = ""  # the router's matrix, of `mlp`; empty where there are no experts
 
 
@@ -45,6 +54,9 @@ FORMS: Mapping[str, Form] = {
     "LlamaDecoderLayer": Form("self_attn"),
     "Qwen2DecoderLayer": Form("self_attn"),
     "Qwen3DecoderLayer": Form("self_attn"),
+    "DeepseekV2DecoderLayer": Form("", "gate"),  # of DeepSeek-V3, too
+    "Glm4MoeDecoderLayer": Form("", "gate"),
+    "Qwen3NextDecoderLayer": Form("", "gate"),
 }
 """By the class of a decoder layer, with input_layernorm, post_attention_layernorm and mlp, too."""
 
@@ -68,7 +80,7 @@ class LayerModules:
     """The modules of a decoder layer that its parts are made of."""
 
     first_norm: Any
-    attention: Any
+    attention: Any  # None where only the experts are a part
     second_norm: Any
     mlp: Any
     gate: Any  # None where there are no experts
@@ -77,15 +89,15 @@ class LayerModules:
     def of(cls, layer: Any) -> LayerModules | None:
         """Those of a layer of a class in `FORMS` that has experts or a known MLP, else None."""
         form = FORMS.get(type(layer).__name__)
-        if form is None or not _ARGUMENTS.issuperset(_arguments_of(layer)):
+        if form is None or (form.attention and not _ARGUMENTS.issuperset(_arguments_of(layer))):
             return None
         mlp = getattr(layer, "mlp", None)
         has_experts = hasattr(getattr(mlp, "experts", None), "routed_experts")
-        if not has_experts and type(mlp).__name__ not in _MLPS:
+        if not has_experts and (type(mlp).__name__ not in _MLPS or not form.attention):
             return None
         return cls(
             layer.input_layernorm,
-            getattr(layer, form.attention),
+            getattr(layer, form.attention) if form.attention else None,
             layer.post_attention_layernorm,
             mlp,
             getattr(mlp, form.gate) if has_experts else None,
@@ -98,6 +110,8 @@ class LayerModules:
         last: dict[Part, Any] = (
             {"normed mlp": mlp} if self.gate is None else {"normed experts": mlp.experts}
         )
+        if attention is None:
+            return last
         return {"normed matrix": attention.qkv_proj, "attention": attention.attn, **last}
 
     @property
@@ -122,7 +136,8 @@ def parts_of(name: str, layer: Any) -> Iterator[tuple[Part, str]]:
     assert modules is not None
     form = FORMS[type(layer).__name__]
     last = "mlp" if modules.gate is None else "mlp.experts"
-    paths = (f"{form.attention}.qkv_proj", f"{form.attention}.attn", last)
+    inner = (f"{form.attention}.qkv_proj", f"{form.attention}.attn") if form.attention else ()
+    paths = (*inner, last)
     yield from zip(modules.owners, (f"{name}.{path}" for path in paths), strict=True)
 
 
@@ -148,16 +163,39 @@ def read_part(
         raise KernelError("its tokens are spread over ranks (sequence parallel)")
     if getattr(runner.moe_config, "skip_final_all_reduce", False):
         raise KernelError("its model adds up itself what ranks return")
-    if getattr(modules.mlp, "shared_expert", None) is not None:
-        raise KernelError("it has a shared expert")
+    experts, shared_gate = _read_experts(name, modules.mlp)
     bias = modules.gate.bias
     return NormedExpertsLayer(
         name,
         read_norm(name, modules.second_norm),
         read_linear(name, modules.gate, "router"),
         None if bias is None else bias.detach(),
-        read_experts(name, runner),
+        experts,
+        shared_gate,
+        getattr(modules.gate, "out_dtype", None) == torch.float32,
     )
+
+
+def _read_experts(name: str, mlp: Any) -> tuple[ExpertsLayer, torch.Tensor | None]:
+    """The experts with those that every token takes behind them, and what weighs these."""
+    runner = mlp.experts
+    experts = read_experts(name, runner)
+    # Routed experts only are scaled, in the slot moe by what calls them.
+    scale = experts.router.scale * float(getattr(runner, "routed_scaling_factor", 1.0))
+    experts = replace(experts, router=replace(experts.router, scale=scale))
+    shared = getattr(mlp, "shared_experts", None) or getattr(mlp, "shared_expert", None)
+    if shared is None:
+        return experts, None
+    if shared.down_proj.reduce_results or shared.down_proj.tp_size != runner.moe_config.tp_size:
+        raise KernelError("ranks do not share its shared expert as they do the others")
+    gate = getattr(shared, "expert_gate", None)
+    weight = None
+    if gate is not None:
+        matrix = read_linear(name, gate, "router").weight
+        if not isinstance(matrix, torch.Tensor) or getattr(gate, "bias", None) is not None:
+            raise KernelError("the gate of its shared expert is quantized, or has a bias")
+        weight = matrix.detach()[0]
+    return add_shared(experts, shared), weight
 
 
 def _takes_adapters(modules: LayerModules) -> bool:
@@ -321,9 +359,10 @@ def _normed(
     what a norm runs to the compiler since 0.26, and else that is a kernel for each operation.
     """
     if not (opaque and norm.weight.is_cuda and type(norm).__name__ == "RMSNorm"):
+        call = own_forward(norm)
         if residual is None:
-            return norm(x.clone()), x.clone()
-        y, total = norm(x.clone(), residual.clone())
+            return call(x.clone()), x.clone()
+        y, total = call(x.clone(), residual.clone())
         return y, total
     from vllm import _custom_ops as vllm_kernels
 
@@ -419,7 +458,7 @@ class NormedMlp(SwappablePart):
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
         """As vLLM has it."""
         y, total = _normed(self.modules.second_norm, x, residual, self.opaque)
-        return self.modules.mlp(y), total
+        return own_forward(self.modules.mlp)(y), total
 
     def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
         """Both contiguous."""
@@ -457,6 +496,10 @@ def swap_layer(layer: Any, bodies: Mapping[Part, SwappablePart], compiled: bool)
             continue
         owner.spark_prof_body = body  # for the recorder
         calls[part] = _operator(layer, part, body) if compiled else body.call
+    layer.spark_prof_parts = calls
+    if modules.attention is None:
+        _swap_mlp(modules, calls["normed experts"])
+        return
     matrix, attention, mlp = calls.values()
     o_proj = modules.attention.o_proj
     names = _arguments_of(layer)
@@ -467,7 +510,27 @@ def swap_layer(layer: Any, bodies: Mapping[Part, SwappablePart], compiled: bool)
         attended = attention(qkv, inputs["positions"])
         return mlp(product_of(o_proj(attended)), residual)
 
-    layer.forward, layer.spark_prof_parts = forward, calls
+    layer.forward = forward
+
+
+def own_forward(module: Any) -> Callable[..., Any]:
+    """What vLLM's module computes, whatever has been put in its place."""
+    call: Callable[..., Any] = getattr(module, "spark_prof_stock", module)
+    return call
+
+
+def _swap_mlp(modules: LayerModules, call: Callable[..., Any]) -> None:
+    """Puts a norm and experts in the norm's place, behind which `mlp` returns what it is given."""
+    norm, mlp = modules.second_norm, modules.mlp
+    norm.spark_prof_stock, mlp.spark_prof_stock = norm.forward, mlp.forward
+
+    def normed_mlp(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        return call(x, residual)
+
+    def same(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    norm.forward, mlp.forward = normed_mlp, same
 
 
 _BODIES: dict[int, SwappablePart] = {}

@@ -11,11 +11,18 @@ import torch
 from spark_prof.kernels.candidate import AttentionLayer
 from spark_prof.kernels.check.attention_cases import AttentionCase, judge_attention
 from spark_prof.kernels.check.inputs import copies
-from spark_prof.kernels.check.oracles import Expected
+from spark_prof.kernels.check.oracles import Expected, scores_of
 from spark_prof.kernels.check.verdict import Judgement, judge
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.decoder_layer import LayerModules, part_body, product_of, read_part
+from spark_prof.swaps.decoder_layer import (
+    LayerModules,
+    own_forward,
+    part_body,
+    product_of,
+    read_part,
+)
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, GuardedReplacement, ReplacementError, deadline
+from spark_prof.swaps.live_weights import read_router
 from spark_prof.swaps.tensor_parallel import unreduced
 from spark_prof.swaps.trial_work import LARGE, PLAIN, SAME_TOKEN, Rows, TrialWork, made_tokens
 
@@ -62,10 +69,11 @@ def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
 def _clear(modules: LayerModules, make: Callable[[int, str], Rows], count: int, kind: str) -> Rows:
     """Tokens whose experts are no matter of rounding: else two right kernels choose others."""
     rows = make(_TRIED * count, PLAIN if kind == SAME_TOKEN else kind)
-    normed = modules.second_norm(*(part.clone() for part in rows))[0]
-    logits = product_of(modules.gate(normed)).float()
-    top = int(modules.mlp.experts.router.top_k)
-    best = logits.topk(top + 1).values
+    normed = own_forward(modules.second_norm)(*(part.clone() for part in rows))[0]
+    router = read_router("", modules.mlp.experts)
+    scores = scores_of(product_of(modules.gate(normed)), router)
+    top = router.top_k
+    best = scores.topk(top + 1).values
     gap = best[:, top - 1] - best[:, top]
     clear_rows = (gap > _CLEAR * best.abs().amax(-1)).nonzero()[:, 0]
     index = clear_rows if clear_rows.numel() else gap.argmax()[None]

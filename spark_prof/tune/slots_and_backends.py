@@ -22,6 +22,7 @@ from spark_prof.rules.backend_order import backends_for, orders
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tune_candidates import (
     DENSE_LAYER_MODELS,
+    EXPERTS_LAYER_MODELS,
     FOREIGN,
     IN_LAYER,
     LAYER_MODELS,
@@ -106,7 +107,9 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
     attention = {row.kernel for row in report.modules if row.component == "attention"} - {""}
     why = ""
     if facts.architecture not in LAYER_MODELS:
-        why = "slot layer knows the layers of gpt-oss, Llama, Qwen2, Qwen3 and Qwen3-MoE only"
+        why = "slot layer knows no layers like these"
+    elif facts.architecture in EXPERTS_LAYER_MODELS:
+        why = "slot layer has norm and experts only of its layers, which nobody measured"
     elif attention != {"FlashAttentionImpl"}:
         why = "slot layer is for vLLM's FlashAttention"
     dense = facts.architecture in DENSE_LAYER_MODELS

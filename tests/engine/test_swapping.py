@@ -213,6 +213,27 @@ def test_what_fails_on_one_rank_falls_back_on_both(
         assert why == (own if number else f"vLLM's own kernel runs on rank 1: {own}")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_norm_and_experts_behind_another_attention_say_what_vllm_says(
+    ranks: int, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """DeepSeek-V2's: experts with a shared one, in the layers that have any."""
+    (row,) = (row for row in ARCHITECTURES if row.name == "deepseek-v2")
+    (tmp_path / "config.json").write_text(json.dumps(config_of(row, small=True)))
+    sides = {"a": (), "b": parse_swaps(_kernel("layer", "right"))}
+    environment = environment | (ONE_PROCESS if ranks == 1 else TWO_RANKS)
+    settings = SwapSettings(sides).to_json()
+    answered = _answer(environment, tmp_path, "compiled", settings, "a", "b", ranks=ranks)
+    assert _same_begin(answered) >= 0.5
+    for rank in answered.ranks:
+        assert rank["fault"] == ""
+        assert len(rank["swaps"]) == 2
+        for swap in rank["swaps"]:
+            assert (swap["state"], swap["name"].endswith(".mlp.experts")) == ("live", True)
+            assert swap["calls"]["b"] >= TOKENS - 1
+
+
 ARCHITECTURE_SLOTS = {
     "deepseek-v2": {
         "qkv": {"self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"},

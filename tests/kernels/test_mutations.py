@@ -358,6 +358,9 @@ MUTANTS = [
         '#include "choice.cuh"',
         '#undef FLOAT_LOGITS\n#define FLOAT_LOGITS 1\n#include "choice.cuh"',
     ),
+    Mutant("a shared expert scaled", "choice.cuh", r"expf\(-gate\)\)", "expf(-gate)) * scale"),
+    Mutant("no gate of a shared expert", "choice.cuh", r"expf\(-gate\)", "0.f"),
+    Mutant("another expert for all", "choice.cuh", r"number = EXPERTS \+ lane", "number = lane"),
     Mutant("logits cut", "router.cu", r"float_to_bf16\(logit\)", "u16(bits_of_float(logit) >> 16)"),
     Mutant("the counter stays", "router.cu", r"\*finished = 0u;", ";", "does not run"),
     Mutant("no residual in the norm", "router.cu", r"(?<=add\(own\[t\], )held\[t\]", "none"),
@@ -405,15 +408,26 @@ def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu
         return wrong or (
             "" if kind == "int4" else said(NormedMlpCase(kind, (448, 32), 3), normed_mlp.build)
         )
-    if file == "router.cu":
-        # What nobody writes is then no number of an expert, rather than the one from before.
-        torch.use_deterministic_algorithms(True)
-        try:
-            case = NormedExpertsCase("nvfp4", ROUTED, 5, "swiglu", "ties", epsilon=0.5)
-            return said(case, normed_experts.build)
-        finally:
-            torch.use_deterministic_algorithms(False)
+    if file in ("router.cu", "choice.cuh"):
+        return routing_gate() or (said_of_experts(kind, activation) if file != "router.cu" else "")
+    return said_of_experts(kind, activation)
+
+
+def said_of_experts(kind: Format, activation: ActivationName) -> str:
     return said(MoeCase(kind, EXPERTS, 5, activation), moe.build)
+
+
+def routing_gate() -> str:
+    """The verdict on a router before experts, of which every token takes one or none."""
+    # What nobody writes is then no number of an expert, rather than the one from before.
+    torch.use_deterministic_algorithms(True)
+    try:
+        case = NormedExpertsCase("nvfp4", ROUTED, 5, "swiglu", "ties", epsilon=0.5)
+        shared = replace(ROUTED, experts=ROUTED.experts + 1)
+        gated = NormedExpertsCase("nvfp4", shared, 5, always=1, gated=True)
+        return said(case, normed_experts.build) or said(gated, normed_experts.build)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +445,7 @@ def copies(folder: Path, file: str) -> Sequence[Path]:
     """Copies of a source and of those through which a kernel includes it."""
     through: tuple[str, ...] = ("split.cuh", "rows.cuh", "dense.cu")
     through = ("attention.cu",) if file in ATTENTION else through
-    through = ("routing.cu",) if file == "choice.cuh" else through
+    through = ("routing.cu", "router.cu") if file == "choice.cuh" else through
     names = dict.fromkeys((file, *(() if file.endswith(".cu") else through)))
     for name in names:
         (folder / name).write_bytes((SOURCES / name).read_bytes())

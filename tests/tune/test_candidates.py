@@ -248,7 +248,16 @@ def test_slots_are_those_that_can_be_swapped() -> None:
 
 def test_models_of_slot_layer_have_a_form() -> None:
     pytest.importorskip("vllm")
-    from vllm.model_executor.models import gpt_oss, llama, qwen2, qwen3, qwen3_moe
+    from vllm.model_executor.models import (
+        deepseek_v2,
+        glm4_moe,
+        gpt_oss,
+        llama,
+        qwen2,
+        qwen3,
+        qwen3_moe,
+        qwen3_next,
+    )
 
     from spark_prof.rules.tune_candidates import LAYER_MODELS
     from spark_prof.swaps.decoder_layer import FORMS
@@ -257,7 +266,11 @@ def test_models_of_slot_layer_have_a_form() -> None:
         "Qwen3MoeForCausalLM": qwen3_moe.Qwen3MoeDecoderLayer.__name__,
         "LlamaForCausalLM": llama.LlamaDecoderLayer.__name__,
         "Qwen2ForCausalLM": qwen2.Qwen2DecoderLayer.__name__,
-        "Qwen3ForCausalLM": qwen3.Qwen3DecoderLayer.__name__}  # fmt: skip
+        "Qwen3ForCausalLM": qwen3.Qwen3DecoderLayer.__name__,
+        "DeepseekV2ForCausalLM": deepseek_v2.DeepseekV2DecoderLayer.__name__,
+        "DeepseekV3ForCausalLM": deepseek_v2.DeepseekV2DecoderLayer.__name__,
+        "Glm4MoeForCausalLM": glm4_moe.Glm4MoeDecoderLayer.__name__,
+        "Qwen3NextForCausalLM": qwen3_next.Qwen3NextDecoderLayer.__name__}  # fmt: skip
     assert {layers[name] for name in LAYER_MODELS} == set(FORMS)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -46,6 +46,8 @@ class NormedExpertsCase:
     layout: Layout = "contiguous"
     residual: bool = True
     epsilon: float = 1e-5
+    always: int = 0  # of the experts, the last ones, which every token takes besides
+    gated: bool = False  # with a weight that is made of the token
     may_refuse: bool = False
 
     @property
@@ -57,6 +59,7 @@ class NormedExpertsCase:
         special = {"logits": self.logits, "activations": self.x, "layout": self.layout}
         words += [f"{n}: {w}" for n, w in special.items() if w not in ("plain", "contiguous")]
         words += [f"epsilon {self.epsilon:g}"] * (self.epsilon != 1e-5)
+        words += [f"{self.always} taken always"] * bool(self.always) + ["gated"] * self.gated
         return ", ".join(words + ["residual"] * self.residual)
 
     def pose(self, _candidate: KernelCandidate, device: str) -> Posed:
@@ -79,7 +82,8 @@ class NormedExpertsCase:
     def _layer(
         self, x: torch.Tensor, residual: torch.Tensor | None, device: str
     ) -> NormedExpertsLayer:
-        count, top_k, hidden = self.sizes.experts, self.sizes.top_k, self.sizes.hidden
+        top_k, hidden = self.sizes.top_k, self.sizes.hidden
+        count = self.sizes.experts - self.always
         norm = make_activations("with a common offset", 1, hidden, 6, device)[0]
         logits = make_logits(self.logits, self.tokens, count, torch.float64, "cpu")
         if self.logits == "ties":
@@ -94,12 +98,20 @@ class NormedExpertsCase:
         normed = norm_oracle(x, residual, norm, self.epsilon)[0].value.cpu().nan_to_num(0.0)
         gate = (torch.linalg.pinv(normed, rtol=1e-3) @ logits).T.to(torch.bfloat16)
         name = "model.layers.0"
+        experts = make_layer(self.format, self.sizes, self.activation, device)
+        if self.always:
+            choice = replace(experts.router, experts=count, always=self.always, scale=1.75)
+            experts = replace(experts, router=choice)
+        shared_gate = None
+        if self.gated:
+            shared_gate = make_activations("plain", 1, hidden, 8, device)[0] / hidden**0.5
         return NormedExpertsLayer(
             name,
             NormLayer(f"{name}.post_attention_layernorm", norm, self.epsilon),
             LinearLayer(f"{name}.mlp.router", "router", gate.contiguous().to(device)),
             bias,
-            make_layer(self.format, self.sizes, self.activation, device),
+            experts,
+            shared_gate,
         )
 
 
@@ -132,6 +144,9 @@ def normed_experts_cases(candidate: KernelCandidate, device: str) -> Iterator[No
         for tokens in (1, 2, 3, 7):
             yield NormedExpertsCase(kind, Sizes(66, 3, 192, 32), tokens, "swiglu")
         yield NormedExpertsCase(kind, Sizes(512, 10, 64, 32), 3)
+        for (always, gated), tokens in product(((1, True), (2, False)), (1, 4, 16)):
+            sizes = replace(SMALL_EXPERTS, experts=SMALL_EXPERTS.experts + always)
+            yield NormedExpertsCase(kind, sizes, tokens, always=always, gated=gated)
         for (sizes, activation), tokens in product(_SHAPES[device], (1, 2, 4, 16)):
             if device == "cuda" or tokens < 4:
                 yield NormedExpertsCase(kind, sizes, tokens, activation)

@@ -327,7 +327,28 @@ def normed_experts_oracle(
     # Each exponential, or sigmoid, is off by this factor at most, and so is what it is divided by.
     off = torch.expm1(2 * logits.error.nan_to_num(0.0).amax(-1, keepdim=True))
     weights = Expected(weights.value, weights.error * (1 + off) + weights.value.abs() * off)
+    if router.always:
+        experts, weights = _with_shared(normed, experts, weights, layer)
     return moe_oracle(normed, experts, weights, layer.experts), sums
+
+
+def _with_shared(
+    normed: Expected, experts: torch.Tensor, weights: Expected, layer: NormedExpertsLayer
+) -> tuple[torch.Tensor, Expected]:
+    """The same choice and the experts that every token takes."""
+    router, tokens = layer.experts.router, len(experts)
+    numbers = torch.arange(router.always, device=experts.device) + router.experts
+    value, error = (weights.value.new_full((tokens, 1), fill) for fill in (1.0, 0.0))
+    if layer.shared_gate is not None:
+        logit = rounded(accumulated(normed, layer.shared_gate[None].to(torch.float64), None))
+        value = torch.sigmoid(logit.value)
+        # A sigmoid rises by a quarter of its argument at most; else as in `routing_weights`.
+        error = logit.error / 4 + value * (2 * logit.value.abs() + 16) * _ROUNDING
+    value, error = (part.expand(-1, router.always) for part in (value, error))
+    return (
+        torch.cat([experts, numbers.expand(tokens, -1)], 1),
+        Expected(torch.cat([weights.value, value], 1), torch.cat([weights.error, error], 1)),
+    )
 
 
 def _refuse_doubt(logits: Expected, experts: torch.Tensor) -> None:

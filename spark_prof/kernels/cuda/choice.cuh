@@ -2,16 +2,24 @@
 //
 // A warp takes a token's CHOICES largest; then the block lists which experts are active and for
 // whom, so that each is read only once. FLOAT_LOGITS: float32, else bf16. SIGMOID: scores are
-// sigmoids, else a softmax. THREADS: of the block, no fewer than EXPERTS.
+// sigmoids, else a softmax. ALWAYS: as many experts, numbered behind the EXPERTS that have scores,
+// that every token takes: its last choices, with a weight of 1, or where GATED with the sigmoid of
+// the logit behind the EXPERTS. THREADS: of the block, no fewer than all of them.
 #pragma once
 #include "routing.cuh"
+
+#ifndef ALWAYS
+#define ALWAYS 0
+#define GATED 0
+#endif
+constexpr int ALL_EXPERTS = EXPERTS + ALWAYS, ROUTED = CHOICES - ALWAYS;
 
 constexpr bool KEYED = !FLOAT_LOGITS && !SIGMOID;  // scores of 16 bits leave room for their expert
 constexpr int PER_LANE = (EXPERTS + 31) / 32;
 
-SHARED u32 wanted[EXPERTS];                // by which tokens, a bit each
-SHARED u8 choice_of[EXPERTS][MAX_TOKENS];  // as which of the token's choices
-SHARED u32 before[THREADS / 32];           // of each warp: active experts << 16 | their entries
+SHARED u32 wanted[ALL_EXPERTS];                // by which tokens, a bit each
+SHARED u8 choice_of[ALL_EXPERTS][MAX_TOKENS];  // as which of the token's choices
+SHARED u32 before[THREADS / 32];               // of each warp: active experts << 16 | their entries
 
 // Floats in an order of unsigned integers, none of them 0; NaN is above all, as in torch.topk.
 INLINE u32 ordered(float value) {
@@ -34,7 +42,7 @@ INLINE float score_of(u32 key) {
 
 // Before a barrier that comes before `choose`.
 INLINE void forget_choices() {
-    for (int at = threadIdx.x; at < EXPERTS; at += THREADS) wanted[at] = 0;
+    for (int at = threadIdx.x; at < ALL_EXPERTS; at += THREADS) wanted[at] = 0;
 }
 
 INLINE void choose(const void* logits, const float* correction, int* experts, float* weights,
@@ -64,7 +72,7 @@ INLINE void choose(const void* logits, const float* correction, int* experts, fl
         if (KEYED) {
             u32 its = 0u;
 #pragma unroll
-            for (int choice = 0; choice < CHOICES; ++choice) {
+            for (int choice = 0; choice < ROUTED; ++choice) {
                 u32 best = 0u;
 #pragma unroll
                 for (int i = 0; i < PER_LANE; ++i) best = max(best, key[i]);
@@ -78,7 +86,7 @@ INLINE void choose(const void* logits, const float* correction, int* experts, fl
             chosen = score_of(its);
             top = shuffle(chosen, 0);
         }
-        for (int choice = 0; choice < CHOICES && !KEYED; ++choice) {
+        for (int choice = 0; choice < ROUTED && !KEYED; ++choice) {
             u32 best = 0u;
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) best = max(best, key[i]);
@@ -104,7 +112,7 @@ INLINE void choose(const void* logits, const float* correction, int* experts, fl
             }
         }
         float weight = 0.f;
-        if (lane < CHOICES) weight = SIGMOID ? chosen : expf(chosen - top);
+        if (lane < ROUTED) weight = SIGMOID ? chosen : expf(chosen - top);
         if (renormalize) {
             sum = warp_sum(weight);
         } else if (SIGMOID) {
@@ -115,16 +123,27 @@ INLINE void choose(const void* logits, const float* correction, int* experts, fl
                 if (i * 32 + lane < EXPERTS) sum += expf(score[i] - top);
             sum = warp_sum(sum);
         }
+        weight = weight / sum * scale;
+        if (ALWAYS && lane >= ROUTED) {
+            number = EXPERTS + lane - ROUTED;
+            weight = 1.f;
+            if (GATED) {
+                const long long at = 1ll * token * logit_stride + EXPERTS;
+                const float gate = FLOAT_LOGITS ? static_cast<const float*>(logits)[at]
+                                                : bf16_to_float(static_cast<const u16*>(logits)[at]);
+                weight = 1.f / (1.f + expf(-gate));
+            }
+        }
         if (lane < CHOICES) {
             experts[token * CHOICES + lane] = number;
-            weights[token * CHOICES + lane] = weight / sum * scale;
+            weights[token * CHOICES + lane] = weight;
             atomicOr(&wanted[number], 1u << token);
             choice_of[number][token] = static_cast<u8>(lane);
         }
     }
     sync_block();
     // Thread i lists expert i: what goes before it is a sum over lower experts.
-    const u32 by = threadIdx.x < EXPERTS ? wanted[threadIdx.x] : 0u;
+    const u32 by = threadIdx.x < ALL_EXPERTS ? wanted[threadIdx.x] : 0u;
     u32 here = by ? 0x10000u + count_bits(by) : 0u;  // active, entries
     const u32 own = here;
 #pragma unroll

@@ -10,6 +10,8 @@
 #include "choice.cuh"
 #include "vectors.cuh"
 
+constexpr int LOGITS = EXPERTS + GATED;  // that of the gate of what everybody takes is the last
+
 constexpr int WARPS = THREADS / 32;
 constexpr int VALUES = EACH * TOGETHER;
 static_assert(VALUES <= 32 && !(VALUES & (VALUES - 1)), "as `summed` takes them");
@@ -40,6 +42,7 @@ INLINE float summed(float (&value)[COUNT]) {
 
 KERNEL __launch_bounds__(THREADS, 1)
 norm_route(const u16* x, const u16* residual, const float* norm, const u16* gate, const u16* bias,
+           const u16* shared_gate,
            const float* correction, u16* stream, u16* normed, int* experts, float* weights,
            Plan* plan, void* logits, u32* finished, int tokens, int x_stride, int residual_stride,
            float epsilon, int renormalize, float scale) {
@@ -52,7 +55,8 @@ norm_route(const u16* x, const u16* residual, const float* norm, const u16* gate
     for (int i = 0; i < EACH; ++i)
         rows[i] = inside && first + i < EXPERTS
                       ? load_once_16(gate + 1ll * (first + i) * COLUMNS + column)
-                      : none;
+                  : inside && first + i < LOGITS ? load_once_16(shared_gate + column)
+                                                 : none;
 #pragma unroll
     for (int i = 0; i < 2; ++i) factors[i] = inside ? load_16(norm + column + 4 * i) : none;
     const int token_of = threadIdx.x / EACH, which = threadIdx.x % EACH, expert = first + which;
@@ -118,12 +122,12 @@ norm_route(const u16* x, const u16* residual, const float* norm, const u16* gate
             products[warp_id()][begin + value / EACH][value % EACH] = product;
     }
     sync_block();
-    if (token_of < tokens && expert < EXPERTS) {
+    if (token_of < tokens && expert < LOGITS) {
         float logit = 0.f;
 #pragma unroll
         for (int warp = 0; warp < WARPS; ++warp) logit += products[warp][token_of][which];
         logit += offset;
-        const int at = token_of * EXPERTS + expert;
+        const int at = token_of * LOGITS + expert;
         if (FLOAT_LOGITS)
             static_cast<float*>(logits)[at] = logit;
         else
@@ -134,5 +138,5 @@ norm_route(const u16* x, const u16* residual, const float* norm, const u16* gate
     sync_block();
     if (!is_last) return;
     if (threadIdx.x == 0) *finished = 0u;  // for the next launch
-    choose(logits, correction, experts, weights, plan, tokens, EXPERTS, renormalize, scale);
+    choose(logits, correction, experts, weights, plan, tokens, LOGITS, renormalize, scale);
 }

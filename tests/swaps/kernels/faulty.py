@@ -123,6 +123,7 @@ def _normed_mlp(layer: NormedMlpLayer) -> Replacement:
 
 def _normed_experts(layer: NormedExpertsLayer) -> Replacement:
     """Of experts with SiLU and without biases, each token by itself."""
+    always, shared_gate = layer.experts.router.always, layer.shared_gate
     gate, norm_of = _exact(layer.gate.weight), _normed(layer.norm)
     gate_up, down = _exact(layer.experts.gate_up), _exact(layer.experts.down)
     choose = partial(router._by_torch, router=layer.experts.router)
@@ -131,6 +132,13 @@ def _normed_experts(layer: NormedExpertsLayer) -> Replacement:
         normed, total = norm_of(x, residual)
         y = torch.zeros_like(normed)
         weights, experts = choose((normed @ gate.T).to(x.dtype))
+        if always:
+            of_all = torch.ones(len(x), 1)
+            if shared_gate is not None:
+                of_all = (normed @ shared_gate.float()[:, None]).to(x.dtype).float().sigmoid()
+            numbers = torch.arange(always, dtype=experts.dtype) + layer.experts.router.experts
+            weights = torch.cat([weights, of_all.expand(-1, always)], 1)
+            experts = torch.cat([experts, numbers.expand(len(x), -1)], 1)
         for token, chosen in enumerate(experts.tolist()):
             for place, expert in enumerate(chosen):
                 inner = _gated(normed[token], gate_up[expert], x.dtype)

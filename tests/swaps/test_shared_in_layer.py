@@ -1,0 +1,217 @@
+"""Norm and experts of layers whose attention is vLLM's, and experts that every token takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from spark_prof.kernels.candidate import (
+    Activation,
+    ExpertsLayer,
+    LinearLayer,
+    NormedExpertsLayer,
+    NormLayer,
+    RouterLayer,
+)
+from spark_prof.kernels.check.inputs import Weight, decode, make_weight
+from spark_prof.kernels.check.oracles import normed_experts_oracle
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.swaps import live_weights
+from spark_prof.swaps.build import build_all
+from spark_prof.swaps.builders import build_kept
+from spark_prof.swaps.decoder_layer import part_body, parts_of, read_part, swap_layer
+from spark_prof.swaps.guard import GuardedReplacement
+from spark_prof.swaps.layers import Replacement
+from spark_prof.swaps.live_weights import add_shared
+from spark_prof.swaps.swap_settings import SIDES, Swap
+from tests.emulator.compiler import compiler
+from tests.rows import each_row
+from tests.swaps.test_decoder_layer import HIDDEN, Matrix, Norm, SiluAndMul, rows
+
+COUNT, INNER, WIDTH, SHARED = 4, 32, 64, 2
+
+
+def experts(kind: Any) -> ExpertsLayer:
+    """Four, of which a token takes two."""
+    gate_up = make_weight(kind, "plain", (COUNT, 2 * INNER, WIDTH), 3, "cpu")
+    down = make_weight(kind, "plain", (COUNT, WIDTH, INNER), 4, "cpu")
+    router = RouterLayer("", COUNT, 2, True, "softmax", None, 1.5)
+    return ExpertsLayer("", gate_up, down, None, None, Activation("silu"), router)
+
+
+def shared_mlp(kind: Any, monkeypatch: pytest.MonkeyPatch, width: int = SHARED * INNER) -> Any:
+    """An MLP that is as wide as two experts, and its matrices' values."""
+    gate_up = make_weight(kind, "plain", (2 * width, WIDTH), 5, "cpu")
+    down = make_weight(kind, "plain", (WIDTH, width), 6, "cpu")
+    of = {"gate_up": gate_up, "down": down}
+    monkeypatch.setattr(
+        live_weights, "read_linear", lambda name, part, slot: LinearLayer(name, slot, of[part.name])
+    )
+    parts = {f"{name}_proj": SimpleNamespace(name=name) for name in of}
+    return SimpleNamespace(act_fn=SiluAndMul(), **parts), gate_up, down
+
+
+def mlp_of(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    gate, up = (x @ gate_up.T).chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up) @ down.T
+
+
+@each_row("kind", ["nvfp4", "mxfp4", "bf16"])
+def test_a_shared_expert_is_cut_into_experts(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = experts(kind)
+    mlp, gate_up, down = shared_mlp(kind, monkeypatch)
+    joined = add_shared(layer, mlp)
+    assert joined.router == replace(layer.router, always=SHARED)
+    both: list[tuple[torch.Tensor, Weight]] = []
+    for mine, routed in ((joined.gate_up, layer.gate_up), (joined.down, layer.down)):
+        values = decode(mine)
+        assert torch.equal(values[:COUNT], decode(routed))
+        both.append((values[COUNT:], mine))
+    x = torch.randn(3, WIDTH, dtype=torch.float64)
+    parts = [mlp_of(x, both[0][0][at], both[1][0][at]) for at in range(SHARED)]
+    torch.testing.assert_close(sum(parts), mlp_of(x, decode(gate_up), decode(down)))
+
+
+@each_row(
+    ("kind", "change", "reason"),
+    [
+        ("bf16", {}, "its shared expert is not quantized, the others are NvFp4"),
+        ("nvfp4", {"act_fn": nn.GELU()}, "another way"),
+        ("nvfp4", {"width": 48}, "is 48 wide, and the others are 32"),
+        ("nvfp4", {"down_proj": SimpleNamespace(name="down", bias=1)}, "has a bias"),
+    ],
+)
+def test_another_shared_expert_is_refused(
+    kind: Any, change: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = dict(change)
+    width = change.pop("width", SHARED * INNER)
+    mlp, _, _ = shared_mlp(kind, monkeypatch, width)
+    vars(mlp).update(change)
+    with pytest.raises(KernelError, match=reason):
+        add_shared(experts("nvfp4"), mlp)
+
+
+def test_bf16_experts_are_not_copied_for_a_shared_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = add_shared(experts("bf16"), shared_mlp("bf16", monkeypatch)[0])
+    gate = LinearLayer("", "router", torch.zeros(COUNT, WIDTH).bfloat16())
+    norm = NormLayer("", torch.ones(WIDTH), 1e-5)
+    with pytest.raises(KernelError, match="they would be copied"):
+        build_kept(NormedExpertsLayer("", norm, gate, None, joined), insist=True)
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
+@each_row("kind", ["nvfp4", "mxfp4"])
+@each_row("gated", [False, True])
+def test_a_shared_expert_is_added_to_the_chosen_ones(
+    kind: Any, gated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own definition: a gated MLP beside the experts, whose scale is not its own."""
+    numbers = torch.Generator().manual_seed(2)
+    layer = experts(kind)
+    mlp, gate_up, down = shared_mlp(kind, monkeypatch)
+    gate = torch.randn(COUNT, WIDTH, generator=numbers).bfloat16()
+    shared_gate = torch.randn(WIDTH, generator=numbers).bfloat16() / 8 if gated else None
+    norm = NormLayer("", torch.linspace(0.5, 1.5, WIDTH), 1e-5)
+    x, residual = (torch.randn(3, WIDTH, generator=numbers).bfloat16() for _ in range(2))
+    posed = NormedExpertsLayer("", norm, LinearLayer("", "router", gate), None, layer)
+    routed, total = normed_experts_oracle(x, residual, posed)
+    size = (total.value.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    normed = (total.value * size * norm.weight).bfloat16().double()
+    weight = torch.sigmoid(normed @ shared_gate.double())[:, None] if shared_gate is not None else 1
+    expected = routed.value + weight * mlp_of(normed, decode(gate_up), decode(down))
+    built = build_kept(
+        replace(posed, experts=add_shared(layer, mlp), shared_gate=shared_gate), insist=True
+    )
+    y, _ = built.run(x, residual)
+    assert float((y.double() - expected).norm() / expected.norm()) < 2.0**-7
+
+
+class DeepseekV2DecoderLayer(nn.Module):
+    """A layer whose attention is another: a norm, and behind it the experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = Norm(), Norm()
+        self.mlp = nn.Module()
+        self.mlp.gate = Matrix(4, HIDDEN)
+        self.mlp.experts = nn.Module()
+        self.mlp.experts.routed_experts = None
+        self.mlp.experts.moe_config = SimpleNamespace(is_lora_enabled=False, tp_size=1)
+        self.mlp.forward = lambda x: x * 3  # type: ignore[assignment]
+
+    def forward(
+        self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None,
+        llama_4_scaling: torch.Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        if residual is None:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states.clone())
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = hidden_states + positions[:, None]
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_norm_and_experts_are_put_in_the_norm_s_place(first: bool, kernel: bool) -> None:
+    layer, seen = DeepseekV2DecoderLayer(), []
+    given = (torch.arange(3), rows(3, 1), None if first else rows(3, 2))
+
+    def run(x: torch.Tensor, residual: torch.Tensor) -> Any:
+        seen.append(len(x))
+        total = x + residual
+        size = (total.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        return total * size * layer.post_attention_layernorm.weight * 3, total
+
+    def copied() -> tuple[Any, ...]:
+        return tuple(None if each is None else each.clone() for each in given)
+
+    expected = layer(*copied())
+    SIDES.names, SIDES.active = ("a", "b"), "b"
+    guarded = GuardedReplacement("experts", "own", Replacement(run, 16, "kept"))
+    [(part, path)] = parts_of("layers.0", layer)
+    assert (part, path) == ("normed experts", "layers.0.mlp.experts")
+    body = part_body(layer, part, {"b": guarded} if kernel else {})
+    swap_layer(layer, {part: body}, compiled=False)
+    try:
+        result = layer(*copied())
+    finally:
+        SIDES.names, SIDES.active = ("a",), "a"
+    assert seen == ([3] if kernel else [])
+    for mine, right in zip(result, expected, strict=True):
+        torch.testing.assert_close(mine, right)
+
+
+def test_layers_with_another_attention_are_insisted_on() -> None:
+    model = nn.Module()
+    model.layers = nn.ModuleList([DeepseekV2DecoderLayer()])
+    [place] = build_all(model, {"b": (Swap("layer", "spark_prof"),)})
+    assert "none is attention was not measured" in place.choices["b"].why
+    [place] = build_all(model, {"b": (Swap("layer", "spark_prof!"),)})
+    assert "measured" not in place.choices["b"].why
+
+
+def test_a_shared_expert_that_each_rank_has_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spark_prof.swaps import decoder_layer
+
+    layer = DeepseekV2DecoderLayer()
+    monkeypatch.setattr(decoder_layer, "read_experts", lambda *_: experts("nvfp4"))
+    layer.mlp.shared_experts = nn.Module()
+    for reduces, size in ((True, 1), (False, 2)):
+        projection = SimpleNamespace(reduce_results=reduces, tp_size=size)
+        layer.mlp.shared_experts.down_proj = projection
+        with pytest.raises(KernelError, match="do not share its shared expert"):
+            read_part("layer", layer, "normed experts")
