@@ -249,11 +249,6 @@ def _first_uses(steps: pd.DataFrame) -> tuple[FirstUse, ...]:
     return tuple(FirstUse(int(n), str(p), float(us), bool(sure)) for n, p, us, sure in rows)
 
 
-def sum_by_group(took: Int64s, group: Integers, groups: int) -> Int64s:
-    """Sum of each group; below 0 is none."""
-    return _sums(lambda block: took[block], group, groups)
-
-
 def length_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
     """Sum of the lengths of the intervals of each group; below 0 is none."""
     return _sums(lambda block: end[block] - start[block], group, groups)

@@ -18,7 +18,6 @@ from spark_prof.analyzers.step_accounting import (
     length_by_group,
     spread,
     step_books,
-    sum_by_group,
     union_by_group,
 )
 from tests.rows import each_row
@@ -80,7 +79,6 @@ def test_many_rows_are_added_up_as_a_few_at_a_time() -> None:
     for found, values in (
         (union_by_group(start, end, group, groups), added),
         (length_by_group(start, end, group, groups), end - start),
-        (sum_by_group(end - start, group, groups), end - start),
     ):
         wanted = np.bincount(group[counted], values[counted], groups)
         assert found.tolist() == wanted.tolist()
