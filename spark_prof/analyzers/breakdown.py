@@ -7,7 +7,7 @@ made of these sums. They are added up in whole nanoseconds, and so are exact.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,9 +18,16 @@ from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import KernelEvidence
 from spark_prof.analyzers.instants import OwnedTime
 from spark_prof.analyzers.lookup import by_blocks, combined, copies_in, positions
-from spark_prof.analyzers.step_time import step_weights
+from spark_prof.analyzers.step_time import (
+    COPIED,
+    ROUNDING_US,
+    AccountPart,
+    StepAccount,
+    step_weights,
+)
+from spark_prof.arrays import exact
 from spark_prof.rules.components import part_of
-from spark_prof.vocabulary import BASIS_CLASSES, PHASES
+from spark_prof.vocabulary import BASIS_CLASSES, COMPONENTS, PHASES
 
 _KEYS = ["placed", "basis", "component", "role", "layer", "name"]
 """What tells kernels apart beside their phase, what has the fewest values first."""
@@ -179,7 +186,7 @@ def sums_of(
             phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
             ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
             calls=np.bincount(code if is_call.all() else code[is_call], minlength=len(first)),
-            us=np.bincount(code_of_typical, took[typical] * weight, len(first)) / 1e3,
+            us=exact(np.bincount(code_of_typical, took[typical] * weight, len(first)) / 1e3),
             ahead_us=np.bincount(code_of_typical, ahead, len(first)) / 1e3,
             step_calls=np.bincount(code_of_typical, is_call[typical] * weight, len(first)),
         )
@@ -190,16 +197,22 @@ def sums_of(
             ns = owned.weighted(np.where(phase.codes == place, of_step, 0.0))
             rows = np.flatnonzero(ns)
             rows = rows[in_phase[rows] == place]
-            sums["attributed_us"] += np.bincount(code[rows], ns[rows], len(first)) / 1e3
+            sums["attributed_us"] += exact(np.bincount(code[rows], ns[rows], len(first)) / 1e3)
     return sums[sums["phase"].notna()].reset_index(drop=True)
 
 
-def typical_kernels(sums: pd.DataFrame) -> tuple[TypicalKernel, ...]:
-    """The kernels of the typical step of each phase, in the order of their names."""
+def typical_kernels(
+    sums: pd.DataFrame, accounts: Iterable[StepAccount] = ()
+) -> tuple[TypicalKernel, ...]:
+    """The kernels of the typical step of each phase, in the order of their names.
+
+    Those of a component add up to its part of the account. What steps of other phases launched, or
+    none, comes last and has no name.
+    """
     keys = ["phase", "component", "role", "name"]
     figures = ["step_calls", "attributed_us", "us", "ahead_us"]
     rows = sums.groupby(keys, observed=True)[figures].sum()
-    return tuple(
+    kernels = [
         TypicalKernel(
             phase=str(phase),
             component=str(component),
@@ -214,7 +227,27 @@ def typical_kernels(sums: pd.DataFrame) -> tuple[TypicalKernel, ...]:
             rows.itertuples(name=None)
         )
         if us or calls
-    )
+    ]
+    of_component: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, kernel in enumerate(kernels):
+        of_component[kernel.phase, kernel.component].append(place)
+    for phase, part in _component_parts(accounts):
+        places = of_component[phase, part.name]
+        left = part.us - sum(kernels[place].us for place in places)
+        if places and abs(left) < ROUNDING_US:
+            largest = max(places, key=lambda place: kernels[place].us)
+            kernels[largest] = replace(kernels[largest], us=kernels[largest].us + left)
+        elif left > 0:
+            kernels.append(TypicalKernel(phase, part.name, "", "", 0.0, left, 0.0, 0.0))
+    return tuple(kernels)
+
+
+def _component_parts(accounts: Iterable[StepAccount]) -> Iterator[tuple[str, AccountPart]]:
+    """The parts that kernels have, of steps of any size, with their phase."""
+    for account in (account for account in accounts if account.batch_size is None):
+        for part in account.parts:
+            if part.name in COMPONENTS and part.name != COPIED:
+                yield account.phase, part
 
 
 def component_rows(sums: pd.DataFrame) -> tuple[ComponentRow, ...]:

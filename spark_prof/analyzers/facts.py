@@ -22,7 +22,7 @@ from spark_prof.analyzers.layer_consistency import (
     without_layers,
 )
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
-from spark_prof.analyzers.step_accounting import Steps, step_books, sum_by_group
+from spark_prof.analyzers.step_accounting import Steps, step_times, sum_by_group
 from spark_prof.analyzers.step_time import attributed_time
 from spark_prof.analyzers.token_time import DECODING, SETTLING
 from spark_prof.analyzers.windows import Windows, engine_rows, timed_windows
@@ -232,8 +232,8 @@ class RecordedFacts:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """What `step_books` returned; of kernels without times what `timed_windows` did."""
-        return step_books(self._of_batch, self.placed) if self.timed else self._of_batch
+        """What `step_times` returned; of kernels without times what `timed_windows` did."""
+        return step_times(self._of_batch, self.placed) if self.timed else self._of_batch
 
     @cached_property
     def attributed(self) -> Attributed | None:
@@ -279,7 +279,7 @@ class RecordedFacts:
 
     @cached_property
     def _attributed(self) -> tuple[Attributed, OwnedTime] | None:
-        return attributed_time(self.placed, self._of_batch) if self.timed else None
+        return attributed_time(self.placed, self.steps) if self.timed else None
 
     @cached_property
     def _judged(self) -> pd.DataFrame:

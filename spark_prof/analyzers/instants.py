@@ -128,9 +128,13 @@ def attribute(work: RunWork, begin: Int64s, finish: Int64s, kinds: int) -> Attri
 
 
 def attribute_rows(
-    work: RunWork, begin: Int64s, finish: Int64s, kinds: int
+    work: RunWork, begin: Int64s, finish: Int64s, kinds: int, idle: Floats | None = None
 ) -> tuple[Attributed, OwnedTime]:
-    """As `attribute`, with the part of each row."""
+    """As `attribute`, with the part of each row.
+
+    Args:
+        idle: how long nothing ran in each window; None works it out.
+    """
     totals = [np.zeros((len(begin), kinds)) for _ in range(3)]
     between = np.zeros(len(begin))
     window = np.full(len(work.start), -1, np.int32)
@@ -151,7 +155,8 @@ def attribute_rows(
         between = _between_kernels(work, begin, finish, latest)
     length = np.maximum(work.end - work.start, 0)
     kernel_time, attributed, exclusive = totals
-    idle = np.maximum((finish - begin).astype(np.float64) - attributed.sum(axis=1), 0)
+    if idle is None:
+        idle = np.maximum((finish - begin).astype(np.float64) - attributed.sum(axis=1), 0)
     between = np.minimum(between, idle)
     times = Attributed(kernel_time, attributed, exclusive, between, idle - between)
     return times, OwnedTime(length, window, *shares)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from spark_prof.arrays import Floats
+from spark_prof.arrays import Floats, exact_us
 
 DECODING = ("decode", "mixed")
 """Phases in which sequences that generate get tokens."""
@@ -142,7 +142,7 @@ def _mean(steps: pd.DataFrame) -> float | None:
     sequences, tokens = given_tokens(steps)
     token_count = float(tokens.sum())
     us = float((steps["step_us"].to_numpy(np.float64) * sequences).sum())
-    return us / token_count if token_count else None
+    return exact_us(us / token_count) if token_count else None
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _profiled(steps: pd.DataFrame, *, beside_timed: bool) -> _Profiled | None:
     factor, alone = _steps_per_token(decode), _mean(decode)
     if not factor or alone is None:
         return None
-    typical = factor * float(decode["step_us"].median())
+    typical = exact_us(factor * float(decode["step_us"].median()))
     # Beside steps that were only timed the switches between the two are left out.
     counted = _settled(_giving(steps)) if beside_timed else steps
     us, settled = _mean(counted), _mean(_only_decode(counted))
@@ -218,13 +218,15 @@ def _of_sizes(
     """The time over all steps from those of its sizes, each with how many tokens it has."""
     sizes = list(sizes)
     tokens = sum(count for _, count in sizes)
-    us = sum(time.token_us * count for time, count in sizes) / tokens
+    us = exact_us(sum(time.token_us * count for time, count in sizes) / tokens)
     alone = [(time.alone_us, count) for time, count in sizes if time.alone_us is not None]
     took = sum(count / time.tokens_per_s for time, count in sizes if time.tokens_per_s)
     changed = replace(
         whole,
         token_us=us,
-        alone_us=sum(us * n for us, n in alone) / sum(n for _, n in alone) if alone else None,
+        alone_us=exact_us(sum(us * n for us, n in alone) / sum(n for _, n in alone))
+        if alone
+        else None,
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=tokens / took if took else 0.0,
         timed_steps=sum(time.timed_steps for time, _ in sizes),

@@ -294,10 +294,10 @@ def _kernels(report: Report, most: int) -> Section:
 
 def _overlap(report: Report) -> tuple[str, ...]:
     """Why kernels take more than their parts above; empty where they do not."""
-    ledger = report.tokens[0] if report.tokens else None
-    if ledger is None or ledger.overlap_us <= _MUCH_OVERLAP * ledger.step_us:
+    step = next(iter(report.typical_steps), None)
+    if step is None or step.overlap_us <= _MUCH_OVERLAP * step.step_us:
         return ()
-    more = microseconds(ledger.overlap_us)
+    more = microseconds(step.overlap_us)
     return (
         "Kernels that ran beside others have their whole time here, "
         f"{more}{' a step' if report.run.tells_steps else ''} more than above, where an instant is "

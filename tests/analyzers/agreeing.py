@@ -76,8 +76,8 @@ def screen_contradictions(report: Report) -> list[str]:
     column = [column.title for column in kernels.columns].index("A step" if phase else "In all")
     if not _alike(sum(_us(row[column]) for row in kernels.rows), whole, 0.02):
         wrong.append("the kernels add up to another time than they take")
-    ledger = report.tokens[0] if report.tokens else None
-    if ledger and ledger.overlap_us > 0.01 * ledger.step_us and not kernels.intro:
+    step = next(iter(report.typical_steps), None)
+    if step and step.overlap_us > 0.01 * step.step_us and not kernels.intro:
         wrong.append("kernels take more than their parts, and nothing says so")
     return wrong
 
@@ -192,10 +192,10 @@ def _tables(document: Json) -> Pairs:
 
 
 def _tokens(document: Json) -> Pairs:
-    """The ledgers of steps and tokens."""
+    """Typical steps and tokens."""
     for t in document["tokens"]:
         name, count, step = t["phase"], len(t["rows"]), t["step"]["median"]
-        yield f"ledger of {name}", _sum(t["rows"], "charged_us"), step, _off(step, count)
+        yield f"parts of {name}", _sum(t["rows"], "charged_us"), step, _off(step, count)
         yield f"shares of {name}", _sum(t["rows"], "share"), 1, _SHARE * count
         beside = _sum(t["rows"], "summed_us") - _sum(t["rows"], "charged_us")
         yield f"overlap of {name}", beside, t["overlap_us"], _off(step, 2 * count)
@@ -209,7 +209,7 @@ def _tokens(document: Json) -> Pairs:
         spread = document["steps"].get(f"{name}_us")
         if t["batch_size"] is None and spread:
             for which in ("median", "mean", "p99"):
-                # Where nothing tells the steps, what has one ledger is the whole recording.
+                # Where nothing tells the steps, what has one account is the whole recording.
                 whole = document["time"]["wall_us"] if spread[which] is None else spread[which]
                 yield f"{which} {name} step", t["step"][which], whole, _off(step)
 
@@ -226,7 +226,7 @@ def _others(document: Json) -> Pairs:
     copies = document["copies"]
     yield "copies by name", _sum(copies["items"]), copies["us"], _off(copies["us"], 100)
     screen = document["steps"]["screen_batch"]
-    # Of several batch sizes the screen is of one, whose ledger comes after that of all.
+    # Of several batch sizes the screen is of one, whose account comes after that of all.
     typical = {t["phase"]: t["step"]["median"] for t in document["tokens"]
                if t["batch_size"] in (None, screen)}  # fmt: skip
     for p in (document["roofline"] or {"phases": ()})["phases"]:

@@ -64,15 +64,16 @@ def test_a_report_is_that_of_the_kernels_without_their_waiting(seed: int, tmp_pa
     assert found.broken == ()
     (own,) = (row for row in found.components if row.name == "experts")
     assert own.decode_us_per_step == pytest.approx(LAYERS * 17.0)
-    ledger = found.decode_ledger
-    assert ledger is not None
-    assert sum(row.charged_us for row in ledger.rows) == pytest.approx(ledger.step_us)
-    assert ledger.overlap_us == pytest.approx(0, abs=1e-6)
-    assert found.books[0].kernels_us == pytest.approx(found.books[0].union_us)
+    step, sums = found.decode_step, found.all_steps
+    assert step is not None
+    assert sums is not None
+    assert sum(part.us for part in step.parts) == step.step_us
+    assert step.overlap_us == pytest.approx(0, abs=1e-6)
+    assert sums.kernels_us == pytest.approx(sums.union_us)
     waited = sum(row.early for row in early) / 1e3
     assert any(f"kernels start {waited:.1f} us before" in note for note in found.notes)
     time = json.loads(render_report(found, Layout("json")))["time"]
-    assert time["exclusive_us"] == time["sum_us"] == pytest.approx(found.books[0].kernels_us)
+    assert time["exclusive_us"] == time["sum_us"] == pytest.approx(sums.kernels_us)
     assert time["kernel_time_us"] == pytest.approx(time["exclusive_us"] + found.ahead_us)
     assert (found.ahead_us > 0, wanted.ahead_us) == (waited > 0, 0)
     assert not any("dependent launch" in note for note in wanted.notes)

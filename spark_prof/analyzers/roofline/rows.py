@@ -198,7 +198,7 @@ def rows_of(
             name=place.name,
             component=place.component,
             calls=calls,
-            us=us_per_call,
+            step_us=us,
             needed_bytes=total,
             streamed_bytes=need.streamed / mean,
             operations=operations,
@@ -253,10 +253,11 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         values = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
         return sum(values) / calls if values else None
 
-    names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
+    names = ("needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
     nodes = sum(row.nodes for row in rows)
     means: dict[str, Any] = {name: mean(name) for name in names}
-    us, needed = means["us"], means["needed_bytes"]
+    step_us = sum(row.step_us for row in rows)
+    us, needed = step_us / calls if calls else 0.0, means["needed_bytes"]
     has_rate = bool(us) and not starts_early(us, means["ahead_us"])
     has_rate &= all(row.limiter != _EXCHANGE for row in rows)
     rate = needed / us * 1e6 if needed is not None and has_rate else None
@@ -271,6 +272,7 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
     return replace(
         max(rows, key=lambda row: row.step_us),
         calls=calls,
+        step_us=step_us,
         what=_joined(dict.fromkeys(row.what for row in rows if row.what)),
         product=next((row.product for row in rows if row.product), ""),
         weights=tuple(dict.fromkeys(name for row in rows for name in row.weights))[:_NAMED],

@@ -55,7 +55,7 @@ from spark_prof.analyzers.roofline.weight_bytes import (
     weights_of,
     weights_of_tensors,
 )
-from spark_prof.analyzers.step_accounting import Steps
+from spark_prof.analyzers.step_time import StepAccount
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.traces.swapped import layers_of, tensors_of
@@ -154,11 +154,15 @@ def roofline_of(
     steps: pd.DataFrame,
     sums: pd.DataFrame,
     kernels: Sequence[KernelRow],
-    summary: Steps,
+    accounts: Sequence[StepAccount],
     counters: Counters | None = None,
     measured: MeasuredMachine | None = None,
 ) -> Roofline | None:
-    """The roofline of one rank; None where no decode or prefill step is known by its tokens."""
+    """The roofline of one rank; None where no decode or prefill step is known by its tokens.
+
+    Args:
+        accounts: of its steps, none where the kernels have no times.
+    """
     facts = bundle.facts(rank)
     shape = shape_of(facts)
     weights, notes = streamed_weights(bundle, rank, shape)
@@ -168,10 +172,8 @@ def roofline_of(
     kernel_rows = {(row.component, row.name): row for row in kernels}
     phases: list[RooflinePhase] = []
     streamed: tuple[StreamedWeights, ...] = ()
-    for phase, counted, step_us, per_step in (
-        ("decode", counters, summary.decode_us, summary.token and summary.token.steps_per_token),
-        ("prefill", None, summary.prefill_us, None),
-    ):
+    account_of = {row.phase: row for row in accounts if row.batch_size is None}
+    for phase, counted in (("decode", counters), ("prefill", None)):
         groups = groups_of(steps, phase)
         if not groups:
             continue
@@ -182,6 +184,8 @@ def roofline_of(
         count = int((steps["phase"] == phase).sum())
         times = sums[(sums["phase"] == phase).to_numpy()]
         moved = _moved(bundle.frame("metrics", rank), count, times, needs, counted)
+        account = account_of.get(phase)
+        per_step = account.steps_per_token if account else None
         ms_per_us = per_step / 1e3 if per_step else None
         nodes = node_shares(placed, steps.index[(steps["phase"] == phase).to_numpy()])
         rows = rows_of(times, count, needs.sums, kernel_rows, moved, ceilings, ms_per_us, nodes)
@@ -196,7 +200,7 @@ def roofline_of(
             phase=phase,
             steps=count,
             tokens=sum(group.load.tokens * group.share for group in groups),
-            step_us=step_us.median if step_us else None,
+            step_us=account.step_us if account and account.step else None,
             kernels_us=float(times["us"].sum()),
             rows=rows,
             unplaced=unplaced,
