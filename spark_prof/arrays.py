@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,14 @@ Flags = npt.NDArray[np.bool_]
 Rows = npt.NDArray[Any]
 
 _PER_US = 2.0**24
+_Us = TypeVar("_Us", float, Floats)
 
 
-def exact(us: Floats) -> Floats:
+def exact(us: _Us) -> _Us:
     """Times in us as multiples of 2**-24, a sixteenth of a picosecond.
 
     Of these float64 adds up nine minutes without rounding, so that parts make the same whole in
     whatever order they are added.
     """
-    return np.rint(us * _PER_US) / _PER_US
-
-
-def exact_us(us: float) -> float:
-    """The same of one time."""
-    return float(np.rint(us * _PER_US) / _PER_US)
+    rounded: _Us = np.rint(us * _PER_US) / _PER_US
+    return rounded

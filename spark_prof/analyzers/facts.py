@@ -236,20 +236,15 @@ class RecordedFacts:
         return step_times(self._of_batch, self.placed) if self.timed else self._of_batch
 
     @cached_property
-    def attributed(self) -> Attributed | None:
-        """Who owns each instant of the steps, by component; None without times."""
-        return self._attributed[0] if self._attributed else None
-
-    @cached_property
-    def owned(self) -> OwnedTime | None:
-        """The part of the steps that each row of `placed` has; None without times."""
-        return self._attributed[1] if self._attributed else None
+    def attributed(self) -> tuple[Attributed, OwnedTime] | tuple[None, None]:
+        """Who owns each instant of the steps, by component and row by row; None without times."""
+        return attributed_time(self.placed, self.steps) if self.timed else (None, None)
 
     @cached_property
     def all_layers(self) -> LayerTables:
         """The sums of the kernels in all layers that were found, and the model's layers."""
         windows = self.steps if self.timed else None
-        sums = sums_of(self.placed, self.steps["phase"], windows, self.owned)
+        sums = sums_of(self.placed, self.steps["phase"], windows, self.attributed[1])
         return LayerTables.of(self.bundle, self.rank, sums)
 
     @cached_property
@@ -276,10 +271,6 @@ class RecordedFacts:
         of_steps &= ~copies_in(self.placed)
         columns = self.placed[["start_ns", "end_ns"]]
         return columns if of_steps.all() else columns[of_steps]
-
-    @cached_property
-    def _attributed(self) -> tuple[Attributed, OwnedTime] | None:
-        return attributed_time(self.placed, self.steps) if self.timed else None
 
     @cached_property
     def _judged(self) -> pd.DataFrame:

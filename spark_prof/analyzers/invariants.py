@@ -158,8 +158,13 @@ def _wholes(checking: Checking) -> Iterator[Whole]:
     report, tables = checking.report, checking.tables
     for row in report.accounts if "books" in tables else ():
         if (sums := row.sums) and row.batch_size is None:
-            terms = [sums.kernels_us, sums.copies_us, -sums.overlap_us, sums.gap_us,
-                     sums.residual_us]  # fmt: skip
+            terms = [
+                sums.kernels_us,
+                sums.copies_us,
+                -sums.overlap_us,
+                sums.gap_us,
+                sums.residual_us,
+            ]
             times = [(name, float(getattr(sums, name))) for name in _TIMES_OF_STEPS]
             yield Whole(f"books: {row.phase}", ("books", row.phase), sums.step_us, terms, times)
     for row in report.typical_steps if "tokens" in tables else ():

@@ -282,10 +282,8 @@ class Report:
     @property
     def typical_steps(self) -> tuple[StepAccount, ...]:
         """The accounts that have a typical step: decode, other phases, then batch sizes."""
-        rows = (row for row in self.accounts if row.step)
-        return tuple(
-            sorted(rows, key=lambda row: (row.batch_size is not None, row.phase != "decode"))
-        )
+        rows = [row for row in self.accounts if row.step]
+        return tuple(sorted(rows, key=lambda row: (bool(row.batch_size), row.phase != "decode")))
 
     @property
     def decode_step(self) -> StepAccount | None:

@@ -138,10 +138,10 @@ class RecordedReport(LazyReport):
     def accounts(self) -> tuple[StepAccount, ...]:
         """Where the time of steps and tokens goes; none without times."""
         facts, token = self.facts, self.steps.token
-        if not facts.attributed:
+        if not (attributed := facts.attributed[0]):
             return ()
         sizes = () if token is None else (token, *self.steps.batches)
-        rows = step_accounts(facts.attributed, facts.steps, facts.sums, sizes)
+        rows = step_accounts(attributed, facts.steps, facts.sums, sizes)
         if self._run.tells_steps:
             return rows
         return tuple(
@@ -184,8 +184,8 @@ class RecordedReport(LazyReport):
         facts = self.facts
         placed = without_layers(facts.placed, facts.unknown_layers)
         return conversions_of(
-            placed, facts.steps, self.steps, self.kernels, facts.evidence.label, facts.owned,
-            timed=facts.timed,
+            placed, facts.steps, self.steps, self.kernels, facts.evidence.label,
+            facts.attributed[1], timed=facts.timed,
         )  # fmt: skip
 
     @cached_property
@@ -290,8 +290,7 @@ class RecordedReport(LazyReport):
             facts.rank,
             facts.placed,
             facts.steps,
-            # What a kernel reads is proven by the kernel, whatever the others of its layer do.
-            facts.all_layers.sums,
+            self.typical,
             self.kernels,
             self.accounts,
             self.counters,

@@ -25,7 +25,7 @@ from spark_prof.analyzers.token_time import (
     that_count,
     token_times,
 )
-from spark_prof.arrays import Int64s, exact_us
+from spark_prof.arrays import Int64s, exact
 from spark_prof.vocabulary import PHASES
 
 
@@ -145,7 +145,7 @@ def spread(values: pd.Series) -> Spread | None:
     measured = values.dropna()
     if measured.empty:
         return None
-    median = exact_us(float(measured.median()))
+    median = exact(float(measured.median()))
     return Spread(median, float(measured.quantile(0.99)), float(measured.mean()))
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.instants import Attributed, OwnedTime, RunWork, attribute_rows
+from spark_prof.analyzers.instants import Attributed, OwnedTime, RunWork, attribute
 from spark_prof.analyzers.lookup import copies_in
-from spark_prof.analyzers.token_time import DECODING, TokenTime, token_times
-from spark_prof.arrays import Flags, Floats, Int64s, exact, exact_us
+from spark_prof.analyzers.token_time import DECODING, TokenTime
+from spark_prof.arrays import Flags, Floats, Int64s, exact
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
 LAUNCH_GAPS = "launch_gaps"
@@ -140,11 +140,7 @@ class StepSums:
 
 @dataclass(frozen=True)
 class StepAccount:
-    """The time of all steps of one phase and batch size, and of the typical one of them.
-
-    It is the one record of a step's and a token's time: the waterfall splits its parts at the lower
-    bound, and a roofline has its step.
-    """
+    """The one record of time, of steps of a phase and batch size: all, the typical one, a token."""
 
     phase: str  # prefill, decode, mixed, unknown or all
     batch_size: int | None  # requests that decode in each of the steps; None for steps of any size
@@ -198,14 +194,14 @@ def attributed_time(placed: pd.DataFrame, steps: pd.DataFrame) -> tuple[Attribut
         steps: with `gap_us`, the time in which nothing ran.
     """
     idle = np.rint(steps["gap_us"].to_numpy(np.float64) * 1e3)
-    return attribute_rows(_work(placed), *edges_of(steps), len(COMPONENTS), idle)
+    return attribute(_work(placed), *edges_of(steps), len(COMPONENTS), idle)
 
 
 def step_accounts(
     attributed: Attributed,
     steps: pd.DataFrame,
     sums: pd.DataFrame,
-    tokens: Iterable[TokenTime] | None = None,
+    tokens: Iterable[TokenTime] = (),
 ) -> tuple[StepAccount, ...]:
     """The account of all steps, one each phase that occurs, then one each batch size of decode.
 
@@ -214,11 +210,8 @@ def step_accounts(
     Args:
         attributed: of all kernels and copies, by `attributed_time`.
         steps: as `step_accounting.step_times` has them.
-        tokens: what a token takes over all steps and at each batch size; None works it out.
+        tokens: what a token takes over all steps and at each batch size.
     """
-    if tokens is None:
-        whole, sizes = token_times(steps)
-        tokens = sizes if whole is None else (whole, *sizes)
     by_size = {token.batch: token for token in tokens}
     usual = np.ones(len(steps), bool)
     if "first_use" in steps:
@@ -230,19 +223,18 @@ def step_accounts(
         by_size[None] = only  # others were not profiled
     kinds = [StepKind(phase, None, 0) for phase in ("all", *PHASES) if phase in {"all", *phases}]
     kinds += [kind for kind in kinds_of(steps[usual]) if kind.batch is not None]
-    begin, finish = edges_of(steps)
-    length = (finish - begin) / 1e3
+    length = steps["step_us"].to_numpy(np.float64)
     accounts = []
     for kind in kinds:
-        of_kind = kind.of(steps)
-        account = StepAccount(kind.phase, kind.batch, _sums(kind, steps[of_kind]))
-        if kind.phase != "all" and (chosen := of_kind & usual).any():
-            times = Attributed(*(rows[chosen] for rows in vars(attributed).values()))
-            parts = _parts(times, length[chosen], _layers(sums, kind.phase))
-            token = by_size.get(kind.batch) if kind.phase == "decode" else None
-            spread = _spread(length[chosen])
+        account = StepAccount(kind.phase, kind.batch, _sums(kind, steps[kind.of(steps)]))
+        chosen = kind.of(steps) & usual
+        if kind.phase != "all" and chosen.any():
             account = replace(
-                account, steps=int(chosen.sum()), step=spread, parts=parts, token=token
+                account,
+                steps=int(chosen.sum()),
+                step=_spread(length[chosen]),
+                parts=_parts(attributed, chosen, length[chosen], _layers(sums, kind.phase)),
+                token=by_size.get(kind.batch) if kind.phase == "decode" else None,
             )
         accounts.append(account)
     return tuple(accounts)
@@ -325,41 +317,24 @@ def _sums(kind: StepKind, steps: pd.DataFrame) -> StepSums:
 
 
 def _parts(
-    attributed: Attributed, length: Floats, layers: dict[str, int]
+    attributed: Attributed, chosen: Flags, length: Floats, layers: dict[str, int]
 ) -> tuple[AccountPart, ...]:
-    """The parts of the typical of steps of these lengths: together the median one."""
-    weights = typical_weights(length)
-    kernel_time, times, exclusive = (
-        times.T / 1e3
-        for times in (attributed.kernel_time, attributed.attributed, attributed.exclusive)
-    )
-    between, outside = attributed.between / 1e3, attributed.outside / 1e3
-    rows = [
-        *(row for row in zip(COMPONENTS, times, kernel_time, exclusive, strict=True)
-          if row[2].any()),
-        (LAUNCH_GAPS, between, between, between),
-        (HOST, outside, outside, outside),
-    ]  # fmt: skip
-    us = exact(np.array([part_us @ weights for _, part_us, *_ in rows]))
-    left = _median(length) - us.sum()
-    us[us.argmax()] += left if abs(left) < ROUNDING_US else 0.0
+    """The parts of the typical one of the chosen steps: together they have the median length."""
+    names, idle = (*COMPONENTS, *GAPS), np.stack([attributed.between, attributed.outside], axis=1)
+    by_kind = (attributed.attributed, attributed.kernel_time, attributed.exclusive)
+    # What is attributed to each part of each step, its kernel time and its exclusive time.
+    times = np.stack([np.hstack([rows, idle])[chosen] for rows in by_kind]) / 1e3
+    typical = exact(typical_weights(length) @ times)
+    left = exact(float(np.median(length))) - typical[0].sum()
+    typical[:, typical[0].argmax()] += left if abs(left) < ROUNDING_US else 0.0
+    rows = enumerate(zip(names, *typical.tolist(), strict=True))
     return tuple(
-        AccountPart(
-            name=name,
-            us=float(typical_us),
-            kernel_us=float(kernel_us @ weights),
-            exclusive_us=float(exclusive_us @ weights),
-            layers=layers.get(name, 0),
-            spread=_spread(part_us),
-        )
-        for typical_us, (name, part_us, kernel_us, exclusive_us) in zip(us, rows, strict=True)
+        AccountPart(name, us, kernel_us, exclusive_us, layers.get(name, 0), _spread(times[0, :, n]))
+        for n, (name, us, kernel_us, exclusive_us) in rows
+        if name in GAPS or times[1, :, n].any()
     )
-
-
-def _median(us: Floats) -> float:
-    return exact_us(float(np.median(us)))
 
 
 def _spread(us: Floats) -> StepSpread:
     p10, p90, p99 = np.quantile(us, [0.1, 0.9, 0.99]).tolist()
-    return StepSpread(float(us.mean()), _median(us), p10, p90, p99)
+    return StepSpread(float(us.mean()), exact(float(np.median(us))), p10, p90, p99)

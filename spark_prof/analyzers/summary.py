@@ -53,14 +53,11 @@ class OneBatchReport(LazyReport):
     @cached_property
     def accounts(self) -> tuple[StepAccount, ...]:
         """Those of all steps; the screen's size as its kernels and its roofline have it."""
-        every, size = self.every_batch.accounts, self.every_batch.steps.screen_batch
-        step = self.screen.decode_step
-        return tuple(
-            replace(step, batch_size=size)
-            if step and row.phase == "decode" and row.batch_size == size
-            else row
-            for row in every
-        )
+        step, size = self.screen.decode_step, self.every_batch.steps.screen_batch
+        rows = {(row.phase, row.batch_size): row for row in self.every_batch.accounts}
+        if step and ("decode", size) in rows:
+            rows["decode", size] = replace(step, batch_size=size)
+        return tuple(rows.values())
 
     @cached_property
     def components(self) -> tuple[ComponentRow, ...]:

@@ -80,9 +80,7 @@ def _sections_by_word(
         "steps": lambda: [time_section.steps(report)],
         "batches": lambda: [token_section.by_batch(report, most=16)],
         "components": lambda: [
-            (token_section.typical_step if report.typical_steps else time_section.components)(
-                report
-            )
+            (token_section.step_parts if report.typical_steps else time_section.components)(report)
         ],
         "batch_sizes": lambda: [token_section.batch_sizes(report)],
         "speculation": lambda: speculation_section.sections(report),

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.analyzers.breakdown import TypicalKernel
 from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place
@@ -124,13 +125,10 @@ def test_each_kernel_begins_where_its_stream_is_its_own(seed: int) -> None:
 @each_row(("ahead_us", "known"), [(0.0, True), (0.1, True), (3.0, False)])
 def test_bandwidth_is_not_told_of_what_began_before_its_time(ahead_us: float, known: bool) -> None:
     place = Place("mlp", "mlp.down_proj", "dense")
-    times = pd.DataFrame([
-        {"component": "mlp", "role": "mlp.down_proj", "name": "dense", "basis": "range",
-         "us": 10.0, "ahead_us": ahead_us, "calls": 4, "step_calls": 1.0}
-    ])  # fmt: skip
+    kernel = TypicalKernel("decode", *place, 1.0, 10.0, 10.0, ahead_us, 4, "range")
     ceilings = Ceilings("GPU", reached=SourcedFigure(1e12, "measured"))
     need = Sum(streamed=5e6)
-    (row,) = rows_of(times, 4, {place: need}, {}, {}, ceilings, None, {})
+    (row,) = rows_of([kernel], 4, {place: need}, {}, {}, ceilings, None, {})
     assert (row.us, row.ahead_us, row.floor_us) == (10.0, ahead_us, 5.0)
     assert (row.of_reached == pytest.approx(0.5)) if known else row.of_reached is None
     both = together([row, replace(row, role="other")])["dense", "mlp"]

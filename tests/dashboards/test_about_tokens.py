@@ -24,7 +24,7 @@ LARGEST = max(
 
 
 def section_of(chosen: StepAccount) -> Section:
-    return token_section.typical_step(replace(FULL, accounts=(chosen,)))
+    return token_section.step_parts(replace(FULL, accounts=(chosen,)))
 
 
 def column(section: Section, title: str) -> list[object]:
@@ -65,7 +65,7 @@ def test_a_client_stands_beside_it() -> None:
     assert DECODE.token
     step = replace(DECODE, token=replace(DECODE.token, token_us=1000.0))
     subject = replace(FULL, accounts=(step,), clients=(client,))
-    assert token_section.typical_step(subject).intro[-1] == (
+    assert token_section.step_parts(subject).intro[-1] == (
         "vllm bench serve c1: 1.10 ms per output token (mean), +10.0 % against the 1.00 ms of a "
         "decode step; 100.0 us lie outside it."
     )

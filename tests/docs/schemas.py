@@ -41,7 +41,7 @@ from spark_prof.analyzers.step_time import StepSpread, StepSums
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.analyzers.why import Why
 from spark_prof.cli.written import WriteRecord
-from spark_prof.dashboards.render.json_report import _DERIVED, _KERNELS, _KEYS, json_name
+from spark_prof.dashboards.render.json_report import _DERIVED, _KERNELS, _KEYS
 from spark_prof.datasets.every_recording import DatasetRecording, ReadFailure
 from spark_prof.kernels.bench import results
 from spark_prof.kernels.bench.shapes import Recorded
@@ -293,7 +293,7 @@ def _of_dataclass(kind: type[Any]) -> Schema:
         return _object({key: (schema_of(float), "") for key in _SPREAD})
     hints, said = _hints(kind), comments(kind)
     keys = {
-        json_name(each): (schema_of(hints[each.name]), said.get(each.name, ""))
+        each.metadata.get("json", each.name): (schema_of(hints[each.name]), said.get(each.name, ""))
         for each in fields(kind)
     }
     for name in _DERIVED.get(kind, ()):

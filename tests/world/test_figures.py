@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.summary import summarize
 from spark_prof.vocabulary import BASIS_CLASSES
-from tests.analyzers.agreeing import contradictions, screen_contradictions
+from tests.analyzers.agreeing import contradictions, other_figures, screen_contradictions
 from tests.world.reports import Json, figures, figures_of, recorded, report_of
 from tests.world.strategies import worlds
 from tests.world.truth import Truth, percentile
@@ -163,6 +163,7 @@ def test_every_figure_is_the_true_one(world: World) -> None:
     assert [row for row in found["invariants"] if row["ok"] is False] == []
     assert contradictions(found) == []
     assert screen_contradictions(report) == []
+    assert other_figures(report) == []
 
 
 @given(worlds(ranks=2), st.sampled_from([0, 1]))

@@ -243,7 +243,7 @@ def _small_kernels(report: Report) -> Iterator[Observation]:
     # The breakdown of a token has the same kernels: one statistic for both.
     drawn = waterfall_of(report)
     for part in drawn.parts:
-        if part.kind == "small" and drawn.phase == "decode" and part.us > 0:
+        if part.kind == "small" and drawn.account.phase == "decode" and part.us > 0:
             per_token = report.steps.us_per_token(1.0)
             us = part.us + part.node_us  # of a kernel that is fused away its node goes, too
             calls, kernels_us = part.calls, us / per_token if per_token else kernels_us

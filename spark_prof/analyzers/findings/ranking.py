@@ -38,9 +38,6 @@ def token_ms(report: Report) -> float | None:
     """The time of an output token, in ms; None where nothing tells."""
     if headline := report.steps.headline:
         return headline.token_us / 1e3
-    decode = report.decode_step
-    if decode is not None and decode.token_us is not None:
-        return decode.token_us / 1e3
     return report.steps.tpot_us.median / 1e3 if report.steps.tpot_us else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spark_prof.arrays import exact
 from spark_prof.rules.gpus import SourcedFigure
 from spark_prof.rules.node_prices import NodePrice
 
@@ -103,7 +104,7 @@ class RooflineRow:
     @property
     def bound_us(self) -> float | None:
         """Their lower bound by bytes and operations."""
-        return None if self.floor_us is None else self.floor_us * self.calls
+        return None if self.floor_us is None else exact(self.floor_us * self.calls)
 
     @property
     def inside_us(self) -> float:

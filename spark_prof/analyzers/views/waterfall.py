@@ -19,15 +19,9 @@ from dataclasses import dataclass, replace
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, Place, RooflinePhase
-from spark_prof.analyzers.step_time import (
-    COPIED,
-    GAPS,
-    LAUNCH_GAPS,
-    ROUNDING_US,
-    StepAccount,
-)
+from spark_prof.analyzers.step_time import COPIED, GAPS, LAUNCH_GAPS, StepAccount
 from spark_prof.analyzers.token_time import TokenTime
-from spark_prof.arrays import exact_us
+from spark_prof.arrays import exact
 from spark_prof.rules.components import DRAFTER, part_of
 
 SMALL_US = 3.0  # a kernel whose mean call is shorter is small, as in the finding small-kernels
@@ -65,33 +59,17 @@ class Waterfall:
     # What the whole is: token, step, recording where nothing tells its steps, or run where nothing
     # tells any time.
     of: str
-    account: StepAccount | None  # of the step that is taken apart; None of a run
+    account: StepAccount  # of the step that is taken apart; of a run an empty one
     parts: tuple[Part, ...]  # the floor first, where it is known; they add up to the whole
     no_floor: str  # why there is none; empty where there is one
     known: float = 0.0  # share of the kernel time of which is known what it needs
 
     @property
     def us(self) -> float:
-        """The whole."""
-        if self.account is None:
+        """The whole: of a run what the parts add up to."""
+        if self.of == "run":
             return sum(part.us for part in self.parts)
-        token = self.account.token_us if self.of == "token" else None
-        return self.account.step_us if token is None else token
-
-    @property
-    def phase(self) -> str:
-        """Of the steps; empty of a run."""
-        return self.account.phase if self.account else ""
-
-    @property
-    def steps(self) -> int:
-        """How many it stands on, 0 of a run."""
-        return self.account.steps if self.account else 0
-
-    @property
-    def batch(self) -> int | None:
-        """Requests that decode in each of its steps; None for any number."""
-        return self.account.token.batch if self.account and self.account.token else None
+        return (self.account.token_us or 0.0) if self.of == "token" else self.account.step_us
 
     @property
     def floor_us(self) -> float | None:
@@ -155,7 +133,7 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
         ]
         parts = _above_floor(kernels, sum(k.us for k in kernels))
         why = "The source has sums of kernels, without steps or times."
-        return Waterfall("run", None, parts, why)
+        return Waterfall("run", StepAccount("", None, None), parts, why)
     phase = next((candidate for candidate in phases if candidate.phase == account.phase), None)
     kernels = _of_step(report, account, phase)
     running_us = account.step_us - account.idle_us - account.us(COPIED)
@@ -164,7 +142,7 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
     if why:
         kernels = [replace(kernel, floor_us=None, node_us=0.0) for kernel in kernels]
     elif phase and phase.floor_us:
-        kernels, floor_us = _with_unplaced(kernels, phase), exact_us(phase.floor_us)
+        kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
     nodes, idle = _nodes(kernels, tuple(Part(name, account.us(name)) for name in GAPS))
     if not report.run.tells_steps:
         # Of a whole recording nothing tells a launch's wait from the host's.
@@ -184,17 +162,7 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
     if account.token_us is not None and (token := account.token):
         of, parts = "token", _of_token(parts, token)
     known = phase.known_share if phase else 0.0
-    return Waterfall(of, account, _without_rounding(parts), why, known)
-
-
-def _without_rounding(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts with a rest of no more than rounding in the largest of what kernels take."""
-    rest = next(part for part in parts if part.kind == "rest")
-    largest = max((p for p in parts if p.kind in _ORDER), key=lambda p: p.us, default=rest)
-    if largest is rest or abs(rest.us) >= ROUNDING_US:
-        return parts
-    changed = {rest: 0.0, largest: largest.us + rest.us}
-    return tuple(replace(part, us=changed.get(part, part.us)) for part in parts)
+    return Waterfall(of, account, parts, why, known)
 
 
 def _nodes(
@@ -219,17 +187,12 @@ def _of_token(parts: tuple[Part, ...], token: TokenTime) -> tuple[Part, ...]:
     """A token's part of each of the typical step's, and what it takes beyond that step."""
     steps = 1.0 if token.steps_per_token is None else token.steps_per_token
     scaled = [
-        replace(part, us=exact_us(steps * part.us), node_us=steps * part.node_us) for part in parts
+        replace(part, us=exact(steps * part.us), node_us=steps * part.node_us) for part in parts
     ]
     left = token.typical_us - sum(part.us for part in scaled)
-    beyond = (
-        Part("uneven", token.uneven_us),
-        Part("prompts", token.prompts_us),
-        Part("unprofiled", token.unprofiled_us),
-    )
     return (
         *(replace(p, us=p.us + left) if p.kind == "rest" else p for p in scaled),
-        *(part for part in beyond if part.us),
+        *(Part(name, us) for name, us in token.beyond.items()),
     )
 
 
@@ -272,17 +235,14 @@ def _of_step(
     converting = {row.name for row in report.conversions.items}
     rows = {row.place: row for row in phase.rows} if phase else {}
     kernels = []
-    for kernel in (kernel for kernel in report.typical if kernel.phase == account.phase):
+    for kernel in report.typical:
+        if kernel.phase != account.phase or not (kernel.us or kernel.calls):
+            continue
         call_us = kernel.kernel_us / kernel.calls + kernel.ahead_us if kernel.calls else None
         kind = _kind_of(converting, kernel.name, kernel.component, kernel.role, call_us)
         row = rows.get(Place(kernel.component, kernel.role, kernel.name))
-        bound_us = None if row is None or row.bound_us is None else exact_us(row.bound_us)
-        nodes, node_us = (row.nodes, exact_us(row.node_us or 0.0)) if row else (0.0, 0.0)
-        kernels.append(
-            _WaterfallKernel(
-                kind, kernel.component, kernel.calls, kernel.us, bound_us, nodes, node_us
-            )
-        )
+        needs = (row.bound_us, row.nodes, row.node_us or 0.0) if row else ()
+        kernels.append(_WaterfallKernel(kind, kernel.component, kernel.calls, kernel.us, *needs))
     return kernels
 
 
@@ -294,7 +254,7 @@ def _with_unplaced(kernels: list[_WaterfallKernel], phase: RooflinePhase) -> lis
         times[k.component] += k.us
     shares = {f.component: f.us / times[f.component] for f in phase.unplaced if times[f.component]}
     return [
-        replace(k, floor_us=exact_us(shares[k.component] * k.us))
+        replace(k, floor_us=exact(shares[k.component] * k.us))
         if k.floor_us is None and k.kind != "conversion" and k.component in shares
         else k
         for k in kernels

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -32,7 +32,7 @@ from spark_prof.analyzers.speculation.speculation_rows import (
     Speculation,
 )
 from spark_prof.analyzers.step_accounting import Steps
-from spark_prof.analyzers.step_time import AccountPart, StepAccount, StepSums
+from spark_prof.analyzers.step_time import StepAccount, StepSums
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.report_verdict import verdict_of
@@ -100,31 +100,18 @@ def write(record: Any, bounds: DocumentBounds = WHOLE) -> str:
 
 def _typical(step: StepAccount) -> dict[str, Any]:
     """A typical step, by the names that its figures have in JSON."""
-    return {
-        "phase": step.phase,
-        "batch_size": step.batch_size,
-        "steps": step.steps,
-        "step": step.step,
-        "ms_per_token": step.token_us and step.token_us / 1e3,
-        "overlap_us": step.overlap_us,
-        "rows": [_part(step, part) for part in step.parts],
-        "token": step.token,
-    }
-
-
-def _part(step: StepAccount, part: AccountPart) -> dict[str, Any]:
-    per_token = step.steps_per_token
-    return {
-        "name": part.name,
-        "summed_us": part.kernel_us,
-        "charged_us": part.us,
-        "alone_us": part.exclusive_us,
-        "share": step.share(part),
-        "ms_per_token": None if per_token is None else part.us * per_token / 1e3,
-        "layers": part.layers,
-        "per_layer_us": part.per_layer_us,
-        "spread": part.spread,
-    }
+    a_token = step.steps_per_token
+    parts = [
+        {"name": part.name, "summed_us": part.kernel_us, "charged_us": part.us,
+         "alone_us": part.exclusive_us, "share": step.share(part),
+         "ms_per_token": None if a_token is None else part.us * a_token / 1e3,
+         "layers": part.layers, "per_layer_us": part.per_layer_us, "spread": part.spread}
+        for part in step.parts
+    ]  # fmt: skip
+    names = ("phase", "batch_size", "steps", "step")
+    figures = {"ms_per_token": step.token_us and step.token_us / 1e3, "overlap_us": step.overlap_us}
+    record = {name: getattr(step, name) for name in names}
+    return record | figures | {"rows": parts, "token": step.token}
 
 
 def _time(report: Report) -> dict[str, float | None]:
@@ -139,11 +126,6 @@ def _time(report: Report) -> dict[str, float | None]:
     first = {"sum_us": sums, "union_us": times["union_us"], "wall_us": report.wall_us}
     kernels = {"kernel_time_us": sums + report.ahead_us, "exclusive_us": sums}
     return first | times | {"copies_us": copies} | kernels
-
-
-def json_name(field: Field[Any]) -> str:
-    """What of a record JSON has in the place of a field: mostly that."""
-    return str(field.metadata.get("json", field.name))
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -162,7 +144,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Change):
         return _plain(_change(value))
     if is_dataclass(value):
-        names = [*map(json_name, fields(value)), *_DERIVED.get(type(value), ())]
+        names = [
+            *(f.metadata.get("json", f.name) for f in fields(value)),
+            *_DERIVED.get(type(value), ()),
+        ]
         record = {name: _plain(getattr(value, name)) for name in names}
         if isinstance(value, _KERNELS):
             record["kernel_id"] = kernel_id(value.name)

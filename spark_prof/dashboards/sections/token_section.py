@@ -113,10 +113,11 @@ _MOST_CLIENTS = 6
 _LONGEST_LABEL = 40
 _MUCH_UNNAMED = 0.05
 _MUCH_OVERLAP = 0.0005
-_ROUNDING = 1e-9
+BEYOND = {"uneven": "uneven steps", "unprofiled": "without profiling"}
+"""What the parts of a token beyond its typical step are called."""
 
 
-def typical_step(report: Report) -> Section:
+def step_parts(report: Report) -> Section:
     """Takes the typical step apart: a decode step, or where there is none one of another kind."""
     chosen = report.drawn_step or report.typical_steps[0]
     prefill = next(
@@ -168,12 +169,7 @@ def _beyond(chosen: StepAccount) -> list[tuple[str, float]]:
     token = chosen.token
     if token is None or chosen.token_us is None:
         return []
-    amounts = [
-        ("uneven steps", token.uneven_us),
-        ("prompts", token.prompts_us),
-        ("without profiling", token.unprofiled_us),
-    ]
-    rows = [(name, us) for name, us in amounts if abs(us) > _ROUNDING * token.token_us]
+    rows = [(BEYOND.get(name, name), us) for name, us in token.beyond.items()]
     return [*rows, ("a token", token.token_us)] if rows else []
 
 

@@ -114,7 +114,7 @@ def test_some_steps_have_what_they_have_among_all(seed: int) -> None:
     ran = KernelColumns(start, end, name, layer, component, name, name, ("a", "b", "copy"),
                         (False, False, True), pd.DataFrame())  # fmt: skip
     kinds = np.where(name == 2, CODES["memcpy"], component)
-    every = attribute(RunWork(start, end, kinds, name < 2), *edges.T, len(COMPONENTS))
+    every, _ = attribute(RunWork(start, end, kinds, name < 2), *edges.T, len(COMPONENTS))
     chosen = np.sort(chance.choice(12, 5, replace=False))
     time = kernel_time(ran, steps, np.arange(3), chosen)
     found = time.table(time.component, len(COMPONENTS))

@@ -78,9 +78,9 @@ def test_what_small_kernels_and_conversions_take(name: str) -> None:
     """As the roofline has them of a mean step; the typical one differs little from that."""
     report = report_of(name)
     found = waterfall_of(report)
-    if report.roofline is None or found.phase not in ("decode", "prefill"):
+    if report.roofline is None or found.account.phase not in ("decode", "prefill"):
         pytest.skip("nothing tells the floors of these steps")
-    (phase,) = (p for p in report.roofline.phases if p.phase == found.phase)
+    (phase,) = (p for p in report.roofline.phases if p.phase == found.account.phase)
     converting = {row.name for row in report.conversions.items}
     above = {"small": 0.0, "conversion": 0.0}
     for row in phase.rows:
@@ -186,7 +186,7 @@ def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
 
 def test_sums_without_steps_are_taken_apart_as_a_whole() -> None:
     found = waterfall_of(SAMPLES["sums"])
-    assert (found.of, found.steps, found.floor_us) == ("run", 0, None)
+    assert (found.of, found.account.steps, found.floor_us) == ("run", 0, None)
     assert found.us == pytest.approx(sum(row.us for row in SAMPLES["sums"].kernels))
 
 
