@@ -23,4 +23,4 @@ def exact(us: _Us) -> _Us:
     whatever order they are added.
     """
     rounded: _Us = np.rint(us * _PER_US) / _PER_US
-    return rounded
+    return float(rounded) if isinstance(us, float) else rounded
