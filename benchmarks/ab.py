@@ -34,6 +34,13 @@ FAULTY = ROOT / "tests/swaps/kernels/faulty.py"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
 LAYER = "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
 EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o", "lm_head"))
+EVERY_LAYER = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "lm_head"))
+HYBRID = f"{EVERY},mlp=spark_prof!"
+"""Of models with Mamba or GDN layers and shared experts: no engine's time was measured."""
+TRITON_GDN = ("--additional-config", '{"gdn_prefill_backend": "triton"}')
+"""Prompts by Triton's gated delta rule, which needs no FlashInfer."""
+NGRAMS = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
+"""Drafts without a drafter's weights: with them steps have up to 4 tokens a request."""
 TRAINED = ROOT / "tests/data/small-moe"
 TEXT = ("--text", str(TRAINED / "held-out.txt"), "--gate-tokens", "384", "--no-record")
 """Of the trained model: 512 tokens a request with the 128 of its prompt, a window of that text."""
@@ -55,6 +62,8 @@ class Case:
         layers: of the model; 0 for all.
         ends: with exit code 1 where the gate has to fail, else 0.
         live: whether anything of side b has to run.
+        engine: vLLM's options of both sides.
+        gpus: that share the model.
     """
 
     model: str
@@ -63,6 +72,8 @@ class Case:
     layers: int = 0
     ends: int = 0
     live: bool = True
+    engine: tuple[str, ...] = ()
+    gpus: int = 1
 
     @property
     def trained(self) -> bool:
@@ -75,9 +86,9 @@ def faulty(name: str, ends: int = 0, live: bool = True, model: str = "gpt-oss-20
     return Case(model, f"moe={FAULTY}:{name}", layers=4, ends=ends, live=live)
 
 
-def trained(model: str) -> Case:
+def trained(model: str, b: str = EVERY, *engine: str) -> Case:
     """Every kernel forced into the trained model, which is too small to gain by them."""
-    return Case(model, EVERY, ((1, 0.0), (8, 0.0)))
+    return Case(model, b, ((1, 0.0), (8, 0.0)), engine=engine)
 
 
 CASES = {
@@ -96,6 +107,8 @@ CASES = {
     "gpt-oss-20b-layer": Case("gpt-oss-20b", LAYER, ((1, 1.45), (8, 1.4))),
     "gpt-oss-120b-layer": Case("gpt-oss-120b", LAYER, ((1, 1.3), (8, 1.2))),
     "qwen3-30b-a3b-nvfp4-layer": Case("qwen3-30b-a3b-nvfp4", LAYER, ((1, 1.5), (8, 1.5))),
+    "qwen3-30b-a3b-nvfp4-layer-tp2": Case("qwen3-30b-a3b-nvfp4", LAYER, ((1, 1.4),), gpus=2),
+    "gpt-oss-20b-layer-tp2": Case("gpt-oss-20b", LAYER, ((1, 1.2),), gpus=2),
     "deepseek-v2-lite": Case(
         "deepseek-v2-lite", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.2), (8, 1.15))
     ),
@@ -110,6 +123,10 @@ CASES = {
         "layer=spark_prof!,o=spark_prof!,lm_head=spark_prof!",
         ((1, 1.35), (8, 1.3)),
     ),
+    "nemotron-3-nano-fp8": Case("nemotron-3-nano-fp8", HYBRID, ((1, 1.35), (8, 1.3))),
+    "qwen3-next-80b-a3b-nvfp4": Case(
+        "qwen3-next-80b-a3b-nvfp4", HYBRID, ((1, 1.35), (8, 1.3)), layers=12, engine=TRITON_GDN
+    ),
     "doubled-scale": faulty("doubled_scale", ends=1),
     "swapped-expert": faulty("swapped_expert", ends=1),
     "throws": faulty("throws_at_call", ends=2, live=False),
@@ -119,6 +136,11 @@ CASES = {
     "small-moe-nvfp4": trained("small-moe-nvfp4"),
     "small-moe-mxfp4": trained("small-moe-mxfp4"),
     "small-moe-fp8": trained("small-moe-fp8"),
+    "small-moe-nvfp4-layer": trained("small-moe-nvfp4", EVERY_LAYER),
+    "small-moe-mxfp4-layer": trained("small-moe-mxfp4", EVERY_LAYER),
+    "small-moe-nvfp4-layer-drafts": trained(
+        "small-moe-nvfp4", EVERY_LAYER, "--speculative-config", NGRAMS
+    ),
     "small-moe-doubled-scale": faulty("doubled_scale", ends=1, model="small-moe-nvfp4"),
     "small-moe-swapped-expert": faulty("swapped_expert", ends=1, model="small-moe-mxfp4"),
 }
@@ -184,7 +206,8 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
             *(TEXT if case.trained else ()),
             *("-o", str(Path(temporary) / "run"), *more),
             *("--", str(model), *ENGINE, *(() if case.trained else DUMMY)),
-            *("--compilation-config", GRAPHS, *engine),
+            *(("--tensor-parallel-size", str(case.gpus)) if case.gpus > 1 else ()),
+            *("--compilation-config", GRAPHS, *case.engine, *engine),
         ]
         done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
         result = Path(temporary) / "run/result.json"
@@ -248,6 +271,13 @@ def told(case: Case, result: AbOutcome, code: int | None) -> Iterator[tuple[str,
     bars = dict(case.bars)
     for run_ in result.runs:
         yield timed(run_, bars.get(run_.requests))
+        if (gain := run_.device_gain) is not None:
+            yield (
+                f"device alone at batch {run_.requests}: {run_.device_a_us:.1f} to "
+                f"{run_.device_b_us:.1f} us, gain {gain.value:.4f} "
+                f"({gain.low:.4f} to {gain.high:.4f})",
+                True,
+            )
     for found in result.attributions:
         said = {True: "adds up", False: "does not add up", None: "cannot be checked"}
         yield (

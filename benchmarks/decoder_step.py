@@ -137,18 +137,29 @@ def make_layer(model: Model, number: int, pages: int, quantized: bool) -> Layer:
     )  # fmt: skip
 
 
-def step_of(
-    model: Model, layers: list[Layer], head: Replacement, tokens: int, context: int
-) -> Callable[[], torch.Tensor]:
-    """A decode step of that many requests."""
-    each = -(-(context + 1) // PAGE)
-    most = 4096 // PAGE if context < 4096 else each
+def step_inputs(model: Model, tokens: int, context: int) -> tuple[torch.Tensor, ...]:
+    """Activations, positions, pages, lengths and slots of requests of one new token each."""
+    pages = -(-(context + 1) // PAGE)
+    most = 4096 // PAGE if context < 4096 else pages
     blocks = torch.zeros((tokens, most), dtype=torch.int32, device=DEVICE)
-    blocks[:, :each] = torch.arange(tokens * each, device=DEVICE).reshape(tokens, each)
+    blocks[:, :pages] = torch.arange(tokens * pages, device=DEVICE).reshape(tokens, pages)
     lengths = torch.full((tokens,), context + 1, dtype=torch.int32, device=DEVICE)
     positions = torch.full((tokens,), context, dtype=torch.int64, device=DEVICE)
     slots = blocks[:, context // PAGE].long() * PAGE + context % PAGE
     x = torch.randn(tokens, model.hidden, device=DEVICE, dtype=torch.bfloat16)
+    return x, positions, blocks, lengths, slots
+
+
+def step_of(
+    model: Model,
+    layers: list[Layer],
+    head: Replacement,
+    weight: torch.Tensor,  # of the head, for cuBLAS where that is measured to be faster
+    tokens: int,
+    context: int,
+) -> Callable[[], torch.Tensor]:
+    """A decode step of that many requests."""
+    x, positions, blocks, lengths, slots = step_inputs(model, tokens, context)
 
     def step() -> torch.Tensor:
         y, residual = x, x
@@ -157,7 +168,7 @@ def step_of(
             keys, values = layer.cache.chunk(2, dim=-1)
             seen = layer.attention.run(qkv, positions, keys, values, blocks, lengths, slots)
             y, residual = layer.experts.run(layer.o.run(seen, layer.o_bias), residual)
-        out: torch.Tensor = head.run(y, None)
+        out: torch.Tensor = head.run(y, None) if head.takes(tokens) else y @ weight.T
         return out
 
     return step
@@ -212,13 +223,14 @@ def main() -> int:
     read = measure_ceilings(DEVICE).read.median
     with torch.no_grad():
         layers = [make_layer(model, n, pages, quantized) for n in range(count)]
-        matrix = LinearLayer("lm_head", "lm_head", plain(model.vocabulary, model.hidden))
+        weight = plain(model.vocabulary, model.hidden)
+        matrix = LinearLayer("lm_head", "lm_head", weight)
         head = build_quantized(matrix, "mxfp4") if quantized else build_kept(matrix, insist=True)
         for tokens in options.tokens:
             if not layers[0].matrix.takes(tokens):
                 print(f"norm and qkv take no {tokens} tokens", flush=True)
                 continue
-            step = step_of(model, layers, head, tokens, options.context)
+            step = step_of(model, layers, head, weight, tokens, options.context)
             ms = timed(step, options.kernels)
             floor = 1e3 * bytes_of(model, count, tokens, quantized) / read
             print(

@@ -39,7 +39,7 @@ CAPTURES = {
     "graphs": "h100-gpt-oss-20b-mxfp4-graphs",
 }
 LAYERS, STEPS_PER_PIECE = 48, 32
-BAR_MILLIONS, BAR_SECONDS, BAR_MEMORY, BAR_DOUBLING = 10, 5.0, 3 << 30, 2.1
+BAR_MILLIONS, BAR_SECONDS, BAR_MEMORY, BAR_DOUBLING = 10, 4.0, 3 << 29, 2.1
 ANCHORS = r"\.impl\.(?:forward|do_kv_cache_update)$|\.experts\b"
 FLOOR = """
 import sys, pyarrow.parquet as pq

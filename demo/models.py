@@ -267,6 +267,47 @@ MODELS["llama-3.1-8b-fp8"] = MODELS["llama-3.1-8b"] | {
 }
 
 
+MODELS["qwen3-next-80b-a3b-nvfp4"] = _QWEN3_MOE | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "moe_intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 2,
+    "partial_rotary_factor": 0.25,
+    "rope_theta": 10000000.0,
+    "shared_expert_intermediate_size": 512,
+    "vocab_size": 151936,
+    # What the published NVFP4 checkpoint keeps: what goes into attention and the gates.
+    "quantization_config": {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "group_size": 16,
+        "ignore": [
+            "lm_head",
+            *(f"*mlp.{gate}" for gate in ("gate", "shared_expert_gate")),
+            *(f"*linear_attn.{part}" for part in ("conv1d", "in_proj_qkvz", "in_proj_ba")),
+            # vLLM finds the parts of a matrix that it fuses by their whole names alone.
+            *(f"model.layers.{n}.self_attn.{part}_proj" for n in range(3, 48, 4) for part in "qkv"),
+        ],
+    },
+}
+
+
 def write_model(name: str, folder: Path) -> Path:
     """Writes the model's config.json into the folder and returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)

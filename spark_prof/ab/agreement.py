@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,8 @@ def describe(
             error = swap.layer_error
             if not swap.live or error is None or side not in ("", swap.side):
                 continue
-            errors[rank.rank, swap.slot, swap.name, swap.kernel] = judge_layer(
-                swap.name if len(ranks) == 1 else f"{swap.name} of rank {rank.rank}",
+            judged = judge_layer(
+                swap.name,
                 swap.slot,
                 swap.bits or "kept",
                 error.relative_l2,
@@ -51,6 +52,9 @@ def describe(
                 beyond=error.beyond,
                 rounded=swap.rounded,
             )
+            if len(ranks) > 1:
+                judged = replace(judged, layer=f"{swap.name} of rank {rank.rank}")
+            errors[rank.rank, swap.slot, swap.name, swap.kernel] = judged
     return ranks, tuple(errors.values())
 
 

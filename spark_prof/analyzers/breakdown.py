@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify, exchange_inside
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import KernelEvidence
 from spark_prof.analyzers.instants import OwnedTime
-from spark_prof.analyzers.lookup import by_blocks, combined, copies_in, positions
+from spark_prof.analyzers.lookup import Integers, combined, copies_in, positions, sums_of_blocks
 from spark_prof.analyzers.step_time import COPIED, GAPS, ROUNDING_US, StepAccount, step_weights
-from spark_prof.arrays import exact
+from spark_prof.arrays import Floats, exact
 from spark_prof.rules.components import part_of
 from spark_prof.vocabulary import BASES, BASIS_CLASSES, PHASES
 
@@ -163,40 +165,70 @@ def sums_of(
     in_phase = np.append(phase.codes.astype(np.int8), np.int8(len(PHASES)))[step]
     in_phase[copies_in(kernels)] = len(PHASES)
     code, first = combined(in_phase, *(kernels[key] for key in _KEYS))
-    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    # As floats, which count whole nanoseconds up to a hundred days exactly.
-    took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
-    is_call = kernels["part"].to_numpy() == 0
-    # Most steps weigh nothing in the typical one.
     of_step = step_weights(phase_of, windows)
-    weights = np.append(of_step, 0.0)
-    typical = np.flatnonzero(weights[step] > 0)
-    weight, code_of_typical = weights[step[typical]], code[typical]
-    ahead = np.zeros(len(typical))
-    if "ahead_ns" in kernels:
-        ahead = kernels["ahead_ns"].to_numpy()[typical] * weight
+    added = _added(kernels, code, len(first), np.append(of_step, 0.0), step)
     sums = (
         kernels[_KEYS]
         .iloc[first]
         .assign(
             phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
-            ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
-            calls=np.bincount(code if is_call.all() else code[is_call], minlength=len(first)),
-            us=exact(np.bincount(code_of_typical, took[typical] * weight, len(first)) / 1e3),
-            ahead_us=np.bincount(code_of_typical, ahead, len(first)) / 1e3,
-            step_calls=np.bincount(code_of_typical, is_call[typical] * weight, len(first)),
+            ns=added.ns.astype(np.int64),
+            calls=added.calls.astype(np.int64),
+            us=exact(added.typical_ns / 1e3),
+            ahead_us=added.typical_ahead_ns / 1e3,
+            step_calls=added.typical_calls,
         )
     )
     sums["attributed_us"] = sums["us"] if owned is None else 0.0
     if owned is not None:
         for place in np.unique(phase.codes):
             ns = owned.weighted(np.where(phase.codes == place, of_step, 0.0))
-            rows = np.flatnonzero(ns)
-            rows = rows[in_phase[rows] == place]
-            sums["attributed_us"] += exact(np.bincount(code[rows], ns[rows], len(first)) / 1e3)
+            own_us = exact(_sum_by_code(code, ns, len(first)) / 1e3)
+            sums["attributed_us"] += np.where(in_phase[first] == place, own_us, 0.0)
     for column in ("ns", "us", "step_calls"):
         sums[f"decode_{column}"] = sums[column].where(sums["phase"] == "decode", 0)
     return sums[sums["phase"].notna()].reset_index(drop=True)
+
+
+class _Added(NamedTuple):
+    """What each code's rows add up to."""
+
+    ns: Floats  # whole nanoseconds, which floats count exactly up to a hundred days
+    calls: Floats
+    typical_ns: Floats  # of the typical step
+    typical_ahead_ns: Floats
+    typical_calls: Floats
+
+
+def _added(
+    kernels: pd.DataFrame, code: Integers, codes: int, weights: Floats, step: Integers
+) -> _Added:
+    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    part = kernels["part"].to_numpy()
+    ahead = kernels["ahead_ns"].to_numpy() if "ahead_ns" in kernels else None
+
+    def of_block(block: slice) -> list[npt.NDArray[Any]]:
+        took, is_call, weight = end[block] - start[block], part[block] == 0, weights[step[block]]
+        # Most steps weigh nothing in the typical one.
+        typical = np.flatnonzero(weight)
+        weight, typical_code = weight[typical], code[block][typical]
+        early = np.zeros(len(typical)) if ahead is None else ahead[block][typical] * weight
+        return [
+            np.bincount(code[block], took, codes),
+            np.bincount(code[block], is_call, codes),
+            np.bincount(typical_code, took[typical] * weight, codes),
+            np.bincount(typical_code, early, codes),
+            np.bincount(typical_code, is_call[typical] * weight, codes),
+        ]
+
+    return _Added(*sums_of_blocks(len(code), 5, codes, of_block))
+
+
+def _sum_by_code(code: Integers, values: Floats, codes: int) -> Floats:
+    def of_block(block: slice) -> list[npt.NDArray[Any]]:
+        return [np.bincount(code[block], values[block], codes)]
+
+    return sums_of_blocks(len(code), 1, codes, of_block)[0]
 
 
 def typical_kernels(

@@ -22,7 +22,7 @@ from spark_prof.analyzers.layer_consistency import (
     without_layers,
 )
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
-from spark_prof.analyzers.step_accounting import Steps, step_times, sum_by_group
+from spark_prof.analyzers.step_accounting import Steps, length_by_group, step_times
 from spark_prof.analyzers.step_time import attributed_time
 from spark_prof.analyzers.token_time import DECODING, SETTLING
 from spark_prof.analyzers.windows import Windows, engine_rows, timed_windows
@@ -263,14 +263,12 @@ class RecordedFacts:
         return without_layers(self.all_kernels, self.unknown_layers)
 
     @cached_property
-    def kernel_times(self) -> pd.DataFrame:
-        """Start and end of the kernels of these steps, copies left out; empty without times."""
+    def kernels_of_steps(self) -> Flags:
+        """Which rows of `placed` are kernels of these steps, no copies; none without times."""
         if not self.timed:
-            return self.placed[:0]
+            return np.zeros(len(self.placed), bool)
         of_steps = positions(self.steps.index.to_numpy(), self.placed["step"].to_numpy()) >= 0
-        of_steps &= ~copies_in(self.placed)
-        columns = self.placed[["start_ns", "end_ns"]]
-        return columns if of_steps.all() else columns[of_steps]
+        return np.asarray(of_steps & ~copies_in(self.placed))
 
     @cached_property
     def _judged(self) -> pd.DataFrame:
@@ -282,9 +280,11 @@ class RecordedFacts:
             return steps
         us = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
         computing = ~copies_in(kernels) & (kernels["component"] != "collective").to_numpy()
-        step = positions(steps.index.to_numpy(), kernels["step"].to_numpy()[computing])
-        took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()[computing]
-        uses = first_uses(steps.assign(step_us=us), sum_by_group(took, step, len(steps)) / 1e3)
+        step = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
+        step[~computing] = -1
+        start, end = (kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
+        took = length_by_group(start, end, step, len(steps))
+        uses = first_uses(steps.assign(step_us=us), took / 1e3)
         return steps.assign(first_use=uses.any, first_use_sure=uses.first)
 
     @cached_property

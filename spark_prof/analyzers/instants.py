@@ -39,26 +39,60 @@ def with_own_starts(rows: pd.DataFrame) -> pd.DataFrame:
         The rows, `start_ns` being that time. Where it differs for any, they also have `ahead_ns`:
         how much earlier each was seen to start.
     """
-    start, stream = (rows[name].to_numpy(np.int64) for name in ("start_ns", "stream"))
-    end = np.maximum(rows["end_ns"].to_numpy(np.int64), start)
-    if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
-        return rows
-    # Of two that start together the longer one waits, in whatever order they were written.
-    together = (start[1:] == start[:-1]).any()
-    order = np.lexsort((end, start, stream)) if together else np.argsort(stream, kind="stable")
-    reached = np.empty_like(start)
-    for of_stream in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
-        reached[of_stream] = np.append(
-            start[of_stream[:1]], np.maximum.accumulate(end[of_stream])[:-1]
-        )
-    # What ended before the other one did not wait for it: branches of a graph have one stream.
-    ahead = np.where(end > reached, np.maximum(reached - start, 0), 0)
+    start, end, stream = (
+        rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "stream")
+    )
+    ahead = _ahead_in_order(start, end, stream)
+    if ahead is None:
+        ahead = _ahead(start, np.maximum(end, start), stream)
     if not ahead.any():
         return rows
     moved = rows.assign(start_ns=start + ahead, ahead_ns=ahead)
     if ascends(moved["start_ns"].to_numpy()):
         return moved
     return moved.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def _ahead_in_order(start: Int64s, end: Int64s, stream: Int64s) -> Int64s | None:
+    """How long before its own time each starts; None where two of a stream start together."""
+    ahead = np.zeros(len(start), np.int64)
+    reached: dict[int, int] = {}  # when what a stream has run so far has ended
+    began: dict[int, int] = {}
+    for at in range(0, len(start), _BLOCK):
+        block = slice(at, at + _BLOCK)
+        numbers = pd.unique(stream[block]).tolist()
+        for number in numbers:
+            mine = slice(None) if len(numbers) == 1 else np.flatnonzero(stream[block] == number)
+            starts = start[block][mine]
+            ends = np.maximum(end[block][mine], starts)
+            before = np.append(reached.get(number, starts[0]), ends[:-1])
+            np.maximum.accumulate(before, out=before)
+            if began.get(number) == starts[0] or (starts[1:] == starts[:-1]).any():
+                return None
+            reached[number], began[number] = max(int(before[-1]), int(ends[-1])), int(starts[-1])
+            # What ended before the other one did not wait: branches of a graph have one stream.
+            waits = (ends > before) & (before > starts)
+            if waits.any():
+                ahead[block][mine] = np.where(waits, before - starts, 0)
+    return ahead
+
+
+def _ahead(start: Int64s, end: Int64s, stream: Int64s) -> Int64s:
+    """The same where some start together."""
+    # Of two that start together the longer one waits, in whatever order they were written.
+    order = np.lexsort((end, start, stream))
+    reached = np.empty_like(start)
+    for of_stream in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
+        reached[of_stream] = np.append(
+            start[of_stream[:1]], np.maximum.accumulate(end[of_stream])[:-1]
+        )
+    return np.where(end > reached, np.maximum(reached - start, 0), 0)
+
+
+def recorded_starts(rows: pd.DataFrame) -> Int64s:
+    """When kernels and copies were seen to start, of rows that `with_own_starts` returned."""
+    start = rows["start_ns"].to_numpy(np.int64)
+    return start - rows["ahead_ns"].to_numpy(np.int64) if "ahead_ns" in rows else start
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from spark_prof.analyzers.layer_consistency import (
     layers_alike,
     parts_of,
 )
+from spark_prof.analyzers.lookup import BLOCK
 from spark_prof.analyzers.model import Broken, Invariant, LazyReport, Report
 from spark_prof.analyzers.roofline.device_ceilings import (
     memory_us,
@@ -33,6 +34,7 @@ from spark_prof.analyzers.roofline.device_ceilings import (
 )
 from spark_prof.analyzers.step_time import StepAccount
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
+from spark_prof.arrays import Flags
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
@@ -49,10 +51,18 @@ class Figures:
     """What the checks look at."""
 
     report: Report  # as it was recorded
-    # Start_ns and end_ns of the kernels of the analyzed steps by start, copies left out.
-    kernels: pd.DataFrame
+    kernels: pd.DataFrame  # start_ns and end_ns of kernels, by start
     # The sums of the report's kernels, in all layers that were found, and the model's.
     layers: LayerTables
+    counted: Flags | None = None  # which are of the analyzed steps, copies left out; None for all
+
+    @cached_property
+    def first_kernels(self) -> pd.DataFrame:
+        """The first ones of the analyzed steps."""
+        times = self.kernels[["start_ns", "end_ns"]]
+        if self.counted is None:
+            return times[:_FIRST_KERNELS]
+        return times.iloc[np.flatnonzero(self.counted)[:_FIRST_KERNELS]]
 
     @cached_property
     def kernels_us(self) -> float:
@@ -63,9 +73,21 @@ class Figures:
     def union_us(self) -> float:
         """How long at least one kernel ran."""
         start, end = (self.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
-        reached = np.maximum.accumulate(end)
-        idle = np.maximum(start[1:] - reached[:-1], 0).sum()
-        return float(reached[-1] - start[0] - idle) / 1e3 if len(start) else 0.0
+        reached, running_ns = np.iinfo(np.int64).min, 0
+        for at in range(0, len(start), BLOCK):
+            rows = slice(at, at + BLOCK)
+            begins, ends = start[rows], end[rows]
+            if self.counted is not None:
+                begins, ends = begins[self.counted[rows]], ends[self.counted[rows]]
+            if not len(begins):
+                continue
+            latest = np.maximum(np.maximum.accumulate(ends), reached)
+            before = np.append(max(reached, int(begins[0])), latest[:-1])
+            running_ns += (
+                int(latest[-1]) - int(before[0]) - int(np.maximum(begins - before, 0).sum())
+            )
+            reached = int(latest[-1])
+        return running_ns / 1e3
 
     @cached_property
     def floors(self) -> tuple[Report, list[Invariant]]:
@@ -286,7 +308,7 @@ def _clock(report: Report) -> float:
 
 def _tick_us(kernels: pd.DataFrame) -> float:
     """Step of the clock that times were read from: what a call may have taken longer."""
-    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()[:_FIRST_KERNELS]
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     return float(np.gcd.reduce(took)) / 1e3 if len(took) else 0.0
 
 
@@ -383,7 +405,7 @@ FLOOR_CHECKS: tuple[InvariantCheck, ...] = (
         "floor-kernel",
         "No kernel is faster than its bytes and its arithmetic allow.",
         _FLOORS,
-        lambda checking: kernel_floors(checking.report, checking.figures.kernels),
+        lambda checking: kernel_floors(checking.report, checking.figures.first_kernels),
         _without_floors,
     ),
     InvariantCheck(

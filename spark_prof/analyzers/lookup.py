@@ -7,10 +7,10 @@ interpreter while it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from spark_prof.arrays import Flags
 from spark_prof.cores import cores
 from spark_prof.vocabulary import COPIES
 
-_BLOCK = 1 << 17
+BLOCK = 1 << 17
 _Result = TypeVar("_Result")
 
 
@@ -30,12 +30,31 @@ def by_blocks(
     """An array of so many rows, of which `values_of` gives the rows of a slice."""
     values = np.empty(rows, dtype)
 
-    def fill(start: int) -> None:
-        block = slice(start, min(start + _BLOCK, rows))
+    def fill(block: slice) -> None:
         values[block] = values_of(block)
 
-    at_once(*(partial(fill, start) for start in range(0, rows, _BLOCK)))
+    of_blocks(rows, fill)
     return values
+
+
+def of_blocks(rows: int, result_of: Callable[[slice], _Result]) -> list[_Result]:
+    """What a function returns of the rows of each slice, in their order."""
+    starts = range(0, rows, BLOCK)
+    return at_once(*(partial(result_of, slice(at, min(at + BLOCK, rows))) for at in starts))
+
+
+def sums_of_blocks(
+    rows: int, count: int, length: int, sums_of: Callable[[slice], Sequence[npt.NDArray[Any]]]
+) -> list[npt.NDArray[np.float64]]:
+    """So many arrays of one length, each the sum of what a function returns of each slice."""
+    totals = [np.zeros(length) for _ in range(count)]
+    blocks = [slice(at, min(at + BLOCK, rows)) for at in range(0, rows, BLOCK)]
+    # Added up in their order as they come, so that rounding is the same each time.
+    with ThreadPoolExecutor(cores()) as pool:
+        for sums in pool.map(sums_of, blocks):
+            for total, added in zip(totals, sums, strict=True):
+                total += added
+    return totals
 
 
 def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
@@ -118,31 +137,55 @@ def combined(*columns: pd.Series | npt.NDArray[Any]) -> tuple[Integers, Integers
     """
     rows = len(columns[0])
     largest = max(rows, _SMALL_TABLE)
-    code, codes = np.zeros(rows, np.int64), min(rows, 1)
+    code, codes = np.zeros(rows, np.int8), min(rows, 1)
+    joined: list[_Digits] = []
     for column in columns:
-        values = column.cat.codes if isinstance(column.dtype, pd.CategoricalDtype) else column
-        values = np.asarray(values)
-        lowest = int(values.min(initial=0))
-        span = int(values.max(initial=0)) - lowest + 1
-        if span > largest:
-            values = pd.factorize(values)[0]
-            lowest, span = 0, int(values.max(initial=0)) + 1
-        if codes * span > largest:
-            code, first = _numbered(code, codes)
-            codes = len(first)
-        code = _joined(code, values, lowest, span)
-        codes *= span
-    return _numbered(code, codes)
+        digits = _digits_of(column, largest)
+        if codes * digits.span > largest:
+            code, first = _numbered(_joined(code, joined), codes)
+            codes, joined = len(first), []
+        joined.append(digits)
+        codes *= digits.span
+    return _numbered(_joined(code, joined), codes)
 
 
-def _joined(code: Integers, values: npt.NDArray[Any], lowest: int, span: int) -> Integers:
-    def joined(block: slice) -> Integers:
-        both = code[block] * span
-        both += values[block]
-        both -= lowest
+class _Digits(NamedTuple):
+    """The values of a column as numbers from `lowest` on, and how many those are."""
+
+    values: npt.NDArray[Any]
+    lowest: int
+    span: int
+
+
+def _digits_of(column: pd.Series | npt.NDArray[Any], largest: int) -> _Digits:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        span = len(column.cat.categories) + 1
+        if span <= largest:
+            return _Digits(column.cat.codes.to_numpy(), -1, span)
+        column = column.cat.codes
+    values = np.asarray(column)
+    if values.dtype.kind not in "biu":
+        values = pd.factorize(values)[0]
+    lowest = int(values.min(initial=0))
+    span = int(values.max(initial=0)) - lowest + 1
+    if span > largest:
+        values = pd.factorize(values)[0]
+        lowest, span = 0, int(values.max(initial=0)) + 1
+    return _Digits(values, lowest, span)
+
+
+def _joined(code: Integers, columns: Iterable[_Digits]) -> Integers:
+    """One number for the code and the values of each row."""
+
+    def of_block(block: slice) -> Integers:
+        both = code[block].astype(np.int64)
+        for values, lowest, span in columns:
+            both *= span
+            both += values[block]
+            both -= lowest
         return both
 
-    return by_blocks(len(code), np.int64, joined)
+    return by_blocks(len(code), np.int64, of_block)
 
 
 def _numbered(code: Integers, codes: int) -> tuple[Integers, Integers]:
@@ -152,12 +195,16 @@ def _numbered(code: Integers, codes: int) -> tuple[Integers, Integers]:
         code, distinct = pd.factorize(code)
         codes = len(distinct)
     first = np.full(codes, rows)
-    first[code[::-1]] = np.arange(rows - 1, -1, -1)
+    # From the last row to the first one, which so is what stays.
+    for end in range(rows, 0, -BLOCK):
+        begin = max(end - BLOCK, 0)
+        first[code[begin:end][::-1]] = np.arange(end - 1, begin - 1, -1)
     occurs = np.flatnonzero(first < rows)
     order = occurs[np.argsort(first[occurs], kind="stable")]
-    place = np.zeros(codes, np.int64)
-    place[order] = np.arange(len(order))
-    return by_blocks(rows, np.int64, lambda block: place[code[block]]), first[order]
+    place = np.zeros(codes, np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    numbers = by_blocks(rows, np.int32, lambda block: place[code[block]])
+    return numbers, first[order]
 
 
 def ascends(*keys: Integers) -> bool:

@@ -9,14 +9,14 @@ inside the window, or its own outside. All of it is in integer nanoseconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Integers, ascends, at_once, copies_in, positions
+from spark_prof.analyzers.lookup import BLOCK, Integers, ascends, copies_in, of_blocks, positions
 from spark_prof.analyzers.token_time import (
     Headline,
     TokenTime,
@@ -118,14 +118,11 @@ def step_times(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     step = positions(windows.index.to_numpy(), kernels["step"].to_numpy())
     copies = copies_in(kernels)
     begin, finish = windows["begin_ns"].to_numpy(), windows["finish_ns"].to_numpy()
-    # Cut down to nothing, a copy takes no part in what only kernels add up to.
-    ends = (end, np.where(copies, start, end)) if copies.any() else (end,)
-    covered, *summed = at_once(
-        lambda: covered_in(start, end, begin, finish),
-        *(partial(sum_by_group, last - start, step, len(windows)) for last in ends),
-        *(partial(union_by_group, start, last, step, len(windows)) for last in ends),
-    )
-    everything, kernels_ns, busy, union = summed if len(ends) > 1 else np.repeat(summed, 2, axis=0)
+    covered = covered_in(start, end, begin, finish)
+    steps = (step, np.where(copies, np.int32(-1), step)) if copies.any() else (step,)
+    everything, *kernels_only = (length_by_group(start, end, of, len(windows)) for of in steps)
+    busy, *kernels_union = (union_by_group(start, end, of, len(windows)) for of in steps)
+    (kernels_ns,), (union,) = kernels_only or (everything,), kernels_union or (busy,)
     length = finish - begin
     gap = length - covered
     return windows.assign(
@@ -208,11 +205,27 @@ def _first_uses(steps: pd.DataFrame) -> tuple[FirstUse, ...]:
 
 def sum_by_group(took: Int64s, group: Integers, groups: int) -> Int64s:
     """Sum of each group; below 0 is none."""
-    if (group < 0).any():
-        took, group = took[group >= 0], group[group >= 0]
-    sums = np.zeros(groups, np.int64)
-    np.add.at(sums, group, took)
-    return sums
+    return _sums(lambda block: took[block], group, groups)
+
+
+def length_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
+    """Sum of the lengths of the intervals of each group; below 0 is none."""
+    return _sums(lambda block: end[block] - start[block], group, groups)
+
+
+def _sums(values_of: Callable[[slice], Int64s], group: Integers, groups: int) -> Int64s:
+    """Sum of each group, of values that are made a block at a time; below 0 is none."""
+
+    def of_block(block: slice) -> tuple[Integers, Int64s]:
+        values, of = values_of(block), group[block]
+        # Rows of one group mostly stand together.
+        first = np.append(0, np.flatnonzero(of[1:] != of[:-1]) + 1)
+        return of[first], np.add.reduceat(values, first)
+
+    sums = np.zeros(groups + 1, np.int64)  # the last one is of none
+    for of, added in of_blocks(len(group), of_block):
+        np.add.at(sums, np.maximum(of, -1), added)
+    return sums[:-1]
 
 
 def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
@@ -222,15 +235,11 @@ def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> 
     groups add is the union over the whole time, however much groups overlap each other. A group
     below 0 is none.
     """
-    if (group < 0).any():
-        mine = np.flatnonzero(group >= 0)
-        start, end, group = start[mine], end[mine], group[mine]
     if not ascends(start):
         order = np.argsort(start, kind="stable")
         start, end, group = start[order], end[order], group[order]
-    reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
-    added = np.maximum(end - np.maximum(start, reached), 0)
-    return sum_by_group(added, group, groups)
+    sweep = _Sweep(start, end, None if group.min(initial=0) >= 0 else group)
+    return _sums(lambda block: sweep.added(block)[1], group, groups)
 
 
 def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int64s:
@@ -240,16 +249,57 @@ def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int
     if not ascends(start):
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
-    reached = np.maximum.accumulate(end)
-    opens = np.append(0, np.flatnonzero(start[1:] > reached[:-1]) + 1)
-    merged_start = start[opens]
-    merged_end = np.append(reached[opens[1:] - 1], reached[-1])
-    lengths = np.append(0, np.cumsum(merged_end - merged_start))
+    moments = np.concatenate([begin, finish])
+    last = np.searchsorted(start, moments, side="right") - 1
+    by_row = np.argsort(last, kind="stable")
+    by_row = by_row[np.searchsorted(last[by_row], 0) :]
+    sweep = _Sweep(start, end)
+    covered = np.zeros(len(moments), np.int64)
 
-    def covered_before(moment: Int64s) -> Int64s:
-        last = np.searchsorted(merged_start, moment, side="right") - 1
-        inside = np.minimum(moment, merged_end[last]) - merged_start[last]
-        covered: Int64s = np.where(last >= 0, lengths[last] + inside, 0)
-        return covered
+    def of_block(block: slice) -> int:
+        reached, added = sweep.added(block)
+        union = np.cumsum(added)
+        mine = by_row[slice(*np.searchsorted(last[by_row], [block.start, block.stop]))]
+        row = last[mine] - block.start
+        # All up to this row began before the moment: what lasts longer than it is one stretch.
+        covered[mine] = union[row] - np.maximum(reached[row] - moments[mine], 0)
+        return int(union[-1])
 
-    return covered_before(finish) - covered_before(begin)
+    before = np.append(0, np.cumsum(of_blocks(len(start), of_block), dtype=np.int64))
+    covered[by_row] += before[last[by_row] // BLOCK]
+    of_windows: Int64s = covered[len(begin) :] - covered[: len(begin)]
+    return of_windows
+
+
+class _Sweep:
+    """What each of ascending intervals adds to the union of those before it, a block at a time.
+
+    Args:
+        group: intervals whose group is below 0 take no part; None if all do.
+    """
+
+    def __init__(self, start: Int64s, end: Int64s, group: Integers | None = None) -> None:
+        self._start, self._end, self._group = start, end, group
+        latest = of_blocks(len(start), lambda block: self._ends(block).max())
+        self._before = np.append(_NEVER, np.maximum.accumulate(np.array(latest, np.int64)))
+
+    def _ends(self, block: slice) -> Int64s:
+        if self._group is None:
+            return self._end[block]
+        return np.where(self._group[block] >= 0, self._end[block], _NEVER)
+
+    def added(self, block: slice) -> tuple[Int64s, Int64s]:
+        """How far all intervals up to each of the block reach, and what each of it adds."""
+        ends = self._ends(block)
+        reached = np.maximum.accumulate(ends)
+        before = self._before[block.start // BLOCK]
+        np.maximum(reached, before, out=reached)
+        since = self._start[block].copy()
+        since[0] = max(since[0], before)
+        np.maximum(since[1:], reached[:-1], out=since[1:])
+        added = np.where(ends > since, ends, since)
+        added -= since
+        return reached, added
+
+
+_NEVER = np.int64(np.iinfo(np.int64).min)  # before any time

@@ -308,4 +308,7 @@ def summary_of(
 
 
 def _checked(report: RecordedReport) -> CheckedReport:
-    return CheckedReport(Figures(report, report.facts.kernel_times, report.facts.all_layers))
+    facts = report.facts
+    return CheckedReport(
+        Figures(report, facts.placed, facts.all_layers, counted=facts.kernels_of_steps)
+    )

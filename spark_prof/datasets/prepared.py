@@ -9,15 +9,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import kernels_in_order
 from spark_prof.analyzers.clients.client_comparison import ClientRow, clients_of
-from spark_prof.analyzers.instants import with_own_starts
+from spark_prof.analyzers.instants import recorded_starts, with_own_starts
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import step_times
 from spark_prof.analyzers.summary import ReportWithRows, summary_of
-from spark_prof.analyzers.views.layer_cells import LAUNCH_COLUMNS, KernelColumns, columns_of
+from spark_prof.analyzers.views.layer_cells import (
+    LAUNCH_COLUMNS,
+    PLACED_COLUMNS,
+    KernelColumns,
+    columns_of,
+)
 from spark_prof.analyzers.views.waterfall import whole
 from spark_prof.arrays import Int64s
 from spark_prof.datasets.opened import ceilings_for, opened
@@ -38,7 +44,9 @@ class Columns:
 
     def __init__(self, bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: Int64s) -> None:
         self._lock = threading.Lock()
-        self._source: tuple[Bundle, int, pd.DataFrame, Int64s] | None = bundle, rank, kernels, steps
+        # The other columns are not held until somebody asks.
+        needed = kernels[[name for name in PLACED_COLUMNS if name in kernels]]
+        self._source: tuple[Bundle, int, pd.DataFrame, Int64s] | None = bundle, rank, needed, steps
         self._columns: KernelColumns | None = None
 
     @property
@@ -51,12 +59,19 @@ class Columns:
         with self._lock:
             if self._source:
                 bundle, rank, kernels, steps = self._source
-                times = ("start_ns", "end_ns")
-                shapes = with_own_starts(kernels_in_order(bundle, rank, [*times, *LAUNCH_COLUMNS]))
-                self._columns = columns_of(kernels, steps, shapes)
+                self._columns = columns_of(kernels, steps, _launches(bundle, rank, kernels))
                 self._source = None  # the rows are more than twice as large
             assert self._columns is not None
             return self._columns
+
+
+def _launches(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFrame:
+    """LAUNCH_COLUMNS of the same rows in the same order."""
+    recorded = bundle.frame("kernels", rank, ["start_ns"])["start_ns"].to_numpy()
+    if np.array_equal(recorded, recorded_starts(kernels)):
+        return bundle.frame("kernels", rank, list(LAUNCH_COLUMNS))
+    columns = ["start_ns", "end_ns", *LAUNCH_COLUMNS]
+    return with_own_starts(kernels_in_order(bundle, rank, columns))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from spark_prof.explorer.entries import SourceEntry, find_entries
 from spark_prof.explorer.state import Sources
 
 _AGAIN = 2.0  # seconds between looks at a source that is still being recorded
+_DRAWN = 1.5  # seconds in which a browser draws a page
 
 
 _HERE = Path(__file__).parent
@@ -218,10 +219,11 @@ class _View:
             about.caption(widgets.plain(f"{report.run.model}, {run_section.in_a_line(report)}"))
             self.without = _empty(sources.prepared, len(sources.labels))
             show(replace(sources, clients=self.clients))
-            # What other pages need of every kernel is made while this one is looked at.
+            # What other pages need of every kernel is made while this one is looked at, once the
+            # browser has drawn it.
             if not sources.prepared.columns.ready:
-                threading.Thread(
-                    target=_make_columns, args=(sources.prepared,), daemon=True
-                ).start()
+                making = threading.Timer(_DRAWN, _make_columns, (sources.prepared,))
+                making.daemon = True
+                making.start()
         except CommandError as error:
             widgets.lines(str(error))

@@ -184,6 +184,9 @@ class Replacement:
     # Whether it shall run for M tokens; None for all up to `tokens`.
     fits: Callable[[int], bool] | None = None
     width: int = 1  # of attention: the most new tokens of a request
+    # Of the package's own: what it launches its kernels with, its configurations by the number of
+    # tokens last.
+    parts: tuple[Any, ...] = ()
 
     def takes(self, tokens: int) -> bool:
         """Whether it runs for that many tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -214,16 +215,29 @@ def config_for(work: TunedShape, processors: int) -> MoeConfig:
     return default_config(work.columns, work.tokens, processors, work.format)
 
 
+LAYER_EXPERTS = "layer-experts"
+"""By this name configurations are measured in a chain of layers (benchmarks/chained_configs.py)."""
+
+
 def choose_moe(
-    experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
+    experts: PackedExperts,
+    top_k: int,
+    tokens: int,
+    *,
+    insist: bool = False,
+    chained: bool = False,  # whether the kernels of a layer run before and behind
 ) -> DispatchChoice[MoeConfig]:
     """Chooses between `moe` and whatever it would replace."""
     hidden, rows, form = experts.hidden, experts.gate_up.rows, experts.gate_up.format
     device = experts.gate_up.weights.device
-    choice = choose(
-        "moe", form, rows, hidden, tokens, architecture(device),
-        experts=experts.count, top_k=top_k, insist=insist,
+    chosen = partial(
+        choose, format=form, rows=rows, columns=hidden, tokens=tokens,
+        architecture=architecture(device), experts=experts.count, top_k=top_k,
     )  # fmt: skip
+    choice = chosen("moe", insist=insist)
+    if chained and choice.config is not None:
+        in_layer = chosen(LAYER_EXPERTS)
+        choice = choice if in_layer.config is None else in_layer
     default = default_config(hidden, tokens, multiprocessors(device), form)
     return configured(choice, default, hidden)
 

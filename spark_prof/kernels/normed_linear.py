@@ -73,7 +73,7 @@ def normed_config(
     most = min(base.warps * base.min_blocks, 16 if few else _MOST_WARPS)
     for warps in range(most - most % base.split, 0, -base.split):
         config = replace(base, warps=warps, min_blocks=1, blocks=1)
-        if _fits(columns, tokens, config):
+        if fits(columns, tokens, config):
             return _balanced(config, rows, columns, tokens, processors) if processors else config
     return None
 
@@ -98,7 +98,7 @@ def _balanced(
         if warps and 2 * split <= units:
             depth = min(config.depth, -(-units // split))
             candidate = replace(config, warps=warps, split=split, depth=depth)
-            candidates += [candidate] if _fits(columns, tokens, candidate) else []
+            candidates += [candidate] if fits(columns, tokens, candidate) else []
     return min(candidates, key=most)
 
 
@@ -111,10 +111,10 @@ def choose_normed(weight: PackedLinear, tokens: int, processors: int = 0) -> Lin
     arch = architecture(weight.weights.device)
     choice = choose("normed", form, rows, columns, tokens, arch, insist=True)
     config = configured(choice, default, columns).config
-    return config if config is not None and _fits(columns, tokens, config) else default
+    return config if config is not None and fits(columns, tokens, config) else default
 
 
-def _fits(columns: int, tokens: int, config: LinearConfig) -> bool:
+def fits(columns: int, tokens: int, config: LinearConfig) -> bool:
     """Whether shared memory and registers suffice for what rows.cuh keeps there."""
     room = room_for_rows(columns, tokens, config)
     return room > 0 and columns <= _MOST_ELEMENTS * 32 * (config.warps // room)
@@ -195,7 +195,7 @@ def normed_linear(
         launch_dense(normed, weight, bias, out, config, dependent=True, gated=gated)
         return out, stream
     config = config or fused
-    if not _fits(columns, tokens, config):
+    if not fits(columns, tokens, config):
         raise KernelError(f"{tokens} rows of {columns} do not fit into a block's shared memory")
     prologue = Prologue(residual, scale, stream, norm.epsilon)
     launch_dense(x, weight, bias, out, config, prologue, dependent, gated)

@@ -136,7 +136,9 @@ def _linear(
         return linear(x, packed, bias, None, configs[len(x)], dependent=True)
 
     memory = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
-    return Replacement(run, LARGEST_BATCH, bits, memory, line, _fits(configs))
+    return Replacement(
+        run, LARGEST_BATCH, bits, memory, line, _fits(configs), parts=(packed, configs)
+    )
 
 
 def _measured(weight: torch.Tensor, insist: bool) -> None:
@@ -173,7 +175,7 @@ def _normed_linear(
 
     memory = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
     line = line or f"norm and {form} {packed.rows} x {columns}, 1 to {LARGEST_BATCH} tokens"
-    return Replacement(run, LARGEST_BATCH, bits, memory, line)
+    return Replacement(run, LARGEST_BATCH, bits, memory, line, parts=(packed, configs))
 
 
 def _normed_mlp(layer: NormedMlpLayer) -> Replacement:
@@ -205,18 +207,19 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
 
 def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     router = make_router(layer)
-    packed, configs, codes = _packed_experts(layer.experts, insist)
+    packed, configs, codes = _packed_experts(layer.experts, insist, chained=True)
     codes += [router_code(packed.hidden, count, router.choice) for count in configs]
     prepare(codes, packed.down.weights.device)
 
     def run(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         return normed_experts(x, residual, router, packed, configs[len(x)])
 
-    return _experts(run, packed, configs, router.norm.nbytes + router.logits.nbytes)
+    built = _experts(run, packed, configs, router.norm.nbytes + router.logits.nbytes)
+    return replace(built, parts=(packed, router.choice.top_k, configs))
 
 
 def _packed_experts(
-    layer: ExpertsLayer, insist: bool
+    layer: ExpertsLayer, insist: bool, *, chained: bool = False
 ) -> tuple[PackedExperts, dict[int, MoeConfig], list[KernelCode]]:
     """Experts, a configuration for each number of tokens, and what has to be compiled."""
     gate_up, down, router = layer.gate_up, layer.down, layer.router
@@ -229,7 +232,7 @@ def _packed_experts(
     gate_up_bias = None if layer.gate_up_bias is None else layer.gate_up_bias.clone()
     down_bias = None if layer.down_bias is None else layer.down_bias.clone()
     packed = pack_experts(gate_up, down, gate_up_bias, down_bias, layer.activation)
-    configs = _chosen(partial(choose_moe, packed, router.top_k), insist)
+    configs = _chosen(partial(choose_moe, packed, router.top_k, chained=chained), insist)
     form, activation = packed.gate_up.format, packed.activation.name
     codes = [
         code

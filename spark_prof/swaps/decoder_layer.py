@@ -27,6 +27,7 @@ from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.guard import NOT_TAKEN, GuardedReplacement
 from spark_prof.swaps.live_weights import check_layout, read_experts, read_linear, read_norm
 from spark_prof.swaps.swap_settings import SIDES, plain_side
+from spark_prof.swaps.tensor_parallel import all_reduced
 
 Choices = Mapping[str, GuardedReplacement]
 
@@ -99,6 +100,16 @@ class LayerModules:
         )
         return {"normed matrix": attention.qkv_proj, "attention": attention.attn, **last}
 
+    @property
+    def shared(self) -> bool:
+        """Whether its experts or its MLP are spread over ranks, which add their shares up.
+
+        vLLM's own do so in their `forward`, as o_proj does.
+        """
+        if self.gate is None:
+            return int(self.mlp.down_proj.tp_size) > 1
+        return int(self.mlp.experts.moe_config.tp_size) > 1
+
 
 def _arguments_of(layer: Any) -> list[str]:
     """The names of what a layer's `forward` takes, in order."""
@@ -123,6 +134,7 @@ def read_part(
     assert modules is not None
     if _takes_adapters(modules):
         raise KernelError("its engine takes LoRA adapters")
+    _check_ranks()
     check_layout()
     if part == "attention":
         return _read_attention(name, modules.attention)
@@ -132,8 +144,10 @@ def read_part(
     if part == "normed mlp":
         return _read_mlp(name, modules)
     runner = modules.mlp.experts
-    if getattr(modules.mlp, "is_sequence_parallel", False) or runner.moe_config.tp_size > 1:
-        raise KernelError("what its experts return is added up over ranks")
+    if getattr(modules.mlp, "is_sequence_parallel", False):
+        raise KernelError("its tokens are spread over ranks (sequence parallel)")
+    if getattr(runner.moe_config, "skip_final_all_reduce", False):
+        raise KernelError("its model adds up itself what ranks return")
     if getattr(modules.mlp, "shared_expert", None) is not None:
         raise KernelError("it has a shared expert")
     bias = modules.gate.bias
@@ -149,18 +163,33 @@ def read_part(
 def _takes_adapters(modules: LayerModules) -> bool:
     if modules.gate is not None:
         return bool(modules.mlp.experts.moe_config.is_lora_enabled)
+    return getattr(_engine_config(), "lora_config", None) is not None
+
+
+def _check_ranks() -> None:
+    """Refuses torch.compile's sequence parallelism: it rewrites sums next to norms that it sees.
+
+    Where some of them are in our operators it would rewrite the others only.
+    """
+    compilation = getattr(_engine_config(), "compilation_config", None)
+    if getattr(getattr(compilation, "pass_config", None), "enable_sp", False):
+        raise KernelError("the compiler spreads its tokens over ranks (enable_sp)")
+
+
+def _engine_config() -> Any:
+    """That of the engine whose model is being loaded, else None."""
     try:
         from vllm.config import get_current_vllm_config
 
-        return get_current_vllm_config().lora_config is not None
-    except (ImportError, AssertionError):  # nothing is being loaded
-        return False
+        return get_current_vllm_config()
+    except (ImportError, AssertionError):
+        return None
 
 
 def _read_mlp(name: str, modules: LayerModules) -> NormedMlpLayer:
     mlp = modules.mlp
-    if mlp.down_proj.tp_size > 1:
-        raise KernelError("what its MLP returns is added up over ranks")
+    if modules.shared and not mlp.down_proj.reduce_results:
+        raise KernelError("its model adds up itself what ranks return")
     if type(mlp.act_fn).__name__ != "SiluAndMul":
         raise KernelError(f"{type(mlp.act_fn).__name__} is an activation that is not known")
     if getattr(mlp, "expert_gate", None) is not None:
@@ -271,8 +300,12 @@ class SwappablePart(ABC):
             if arguments is not None:
                 result = self.run(guarded, *arguments)
                 if result is not NOT_TAKEN:
-                    return result
+                    return self.completed(result)
         return self.stock(x, *further)
+
+    def completed(self, result: Any) -> Any:
+        """The part's result, of what the replacement has computed on this rank."""
+        return result
 
     def run(self, guarded: GuardedReplacement, *arguments: Any) -> Any:
         """The replacement's result; a method, so that the recorder can mark its calls."""
@@ -391,6 +424,13 @@ class NormedMlp(SwappablePart):
     def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
         """Both contiguous."""
         return x, None if residual is None else residual.contiguous()
+
+    def completed(self, result: Any) -> Any:
+        """With the shares of the other ranks, as vLLM's own `forward` returns it."""
+        if not self.modules.shared:
+            return result
+        share, total = result
+        return all_reduced(share), total
 
 
 _KINDS: Mapping[Part, type[SwappablePart]] = dict(

@@ -84,6 +84,7 @@ _ROUTER = 2.0  # of the logits of a router
 _BIAS = 0.05
 _NORM = 0.1  # around 1
 _ACTIVATION = 8.0  # the largest that static scales of activations leave room for
+_GATED_ACTIVATION = 32.0  # the same before down, whose input is a product of two
 _CACHE_SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")
 
 
@@ -160,6 +161,8 @@ def _fill_experts(name: str, module: Any, seed: int) -> None:
         bias = getattr(module, f"{half}_bias", None)
         if bias is not None:
             bias.normal_(0, _BIAS, generator=_start(module, bias, f"{name}.{half}_bias", seed))
+            if half == "w2" and _rank(module):  # it counts once: the first rank has it
+                bias.zero_()
         # A checkpoint leaves zeros in the padding, and kernels count on it.
         for tensor in (parameter(module, f"{half}_{stored.weight}"), bias):
             for padding in _padding(tensor, half, extent):
@@ -210,7 +213,8 @@ def _fill_matrix(
         parameter(module, prefix + stored.global_scale).fill_(1 / above if divides else above)
         largest *= 6
     if isinstance(getattr(module, prefix + stored.input_scale, None), torch.Tensor):
-        step = _ACTIVATION / largest
+        behind_gate = prefix == "w2_" or name.endswith("down_proj")
+        step = (_GATED_ACTIVATION if behind_gate else _ACTIVATION) / largest
         divides = stored.convention == "divides"
         parameter(module, prefix + stored.input_scale).fill_(1 / step if divides else step)
 

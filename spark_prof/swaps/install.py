@@ -23,7 +23,7 @@ from spark_prof.swaps.decoder_layer import (
     part_body,
     swap_layer,
 )
-from spark_prof.swaps.guard import deadline, logger
+from spark_prof.swaps.guard import GuardedReplacement, deadline, logger
 from spark_prof.swaps.progress import ALL_LIVE
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.swap_settings import (
@@ -33,6 +33,7 @@ from spark_prof.swaps.swap_settings import (
     layer_bound,
     plain_side,
 )
+from spark_prof.swaps.tensor_parallel import PlaceKey, agree
 from spark_prof.traces.swapped import SWAPS, SwappedPlace, fact_of
 
 
@@ -198,7 +199,13 @@ def _device_memory(worker: Any) -> dict[str, int]:
 def _load(worker: Any, state: Installed, original: Any, *arguments: Any, **named: Any) -> Any:
     with _before_layout(lambda model: state.fence(lambda: _build(worker, state, model))):
         result = original(*arguments, **named)
+    begin = time.perf_counter()
+    state.fence(lambda: _try(worker, state))
+    state.fence(lambda: agree(_guarded(state), state.fault))
     state.fence(lambda: _put_in(worker, state))
+    state.fence(lambda: agree(_guarded(state), state.fault))
+    state.trial_seconds = time.perf_counter() - begin
+    state.fence(lambda: _tell(worker, state))
     if len(SIDES.names) > 1:
         capture = partial(capture_every_side, state.capture_seconds, logger.error)
         wrap_method(worker.model_runner, "capture_model", capture)
@@ -267,18 +274,33 @@ def _float32_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _put_in(worker: Any, state: Installed) -> None:
-    """Tries what was built, and lets the layers choose."""
-    from spark_prof.swaps.trial import try_all, try_dispatch
+def _try(worker: Any, state: Installed) -> None:
+    """Tries what was built."""
+    from spark_prof.swaps.trial import try_all
 
-    mode = getattr(worker.vllm_config.compilation_config, "mode", None)
-    compiled = getattr(mode, "name", str(mode)) not in ("NONE", "None")
     if any(place.point.kind in PARTS for place in state.places):
         _let_layers_be_swapped(worker.vllm_config.compilation_config)
-    begin = time.perf_counter()
     try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
     if state.settings.serve:
         _refuse_wrong(state)
+
+
+def _guarded(state: Installed) -> dict[PlaceKey, GuardedReplacement]:
+    return {
+        (place.point.slot, place.point.name, place.point.kind, side): guarded
+        for place in state.places
+        for side, guarded in place.choices.items()
+    }
+
+
+def _put_in(worker: Any, state: Installed) -> None:
+    """Lets the layers choose, unless something has failed, and tries them once more."""
+    from spark_prof.swaps.trial import try_dispatch
+
+    if state.fault:
+        return
+    mode = getattr(worker.vllm_config.compilation_config, "mode", None)
+    compiled = getattr(mode, "name", str(mode)) not in ("NONE", "None")
     parts: dict[int, dict[Part, SwappablePart]] = {}
     for place in state.places:
         point = place.point
@@ -299,7 +321,12 @@ def _put_in(worker: Any, state: Installed) -> None:
     for key, bodies in parts.items():
         swap_layer(modules[key], bodies, compiled)
     try_dispatch(state.places, worker.vllm_config, state.settings.hang_seconds)
-    state.trial_seconds = time.perf_counter() - begin
+
+
+def _tell(worker: Any, state: Installed) -> None:
+    """Tells the compiler and the log what runs."""
+    if state.fault:
+        return
     _tell_compiler(worker.vllm_config, state)
     summarize(state)
 

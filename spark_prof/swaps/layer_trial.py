@@ -16,6 +16,7 @@ from spark_prof.kernels.check.verdict import Judgement, judge
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.decoder_layer import LayerModules, part_body, product_of, read_part
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, GuardedReplacement, ReplacementError, deadline
+from spark_prof.swaps.tensor_parallel import unreduced
 from spark_prof.swaps.trial_work import LARGE, PLAIN, SAME_TOKEN, Rows, TrialWork, made_tokens
 
 _CLEAR = 2.0**-4
@@ -41,9 +42,9 @@ def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
 
     def stock_result(x: torch.Tensor, residual: torch.Tensor | None, *_: Any) -> Any:
         part = part_body(point.module, point.kind, {})  # type: ignore[arg-type]
-        return getattr(point.module, "spark_prof_parts", {}).get(point.kind, part.stock)(
-            x, residual
-        )
+        parts = getattr(point.module, "spark_prof_parts", {})
+        with unreduced():  # a replacement returns this rank's share
+            return parts.get(point.kind, part.stock)(x, residual)
 
     if point.kind == "normed mlp":
         return (TrialWork((width, "mlp"), both, (), stock_result),)

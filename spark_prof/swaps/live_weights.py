@@ -345,9 +345,15 @@ def read_norm(name: str, module: Any) -> NormLayer:
 _BLOCKS = {"plain": 1, "fp8": 1, "nvfp4": 16, "mxfp4": 32}
 
 _REFUSED_EXPERTS = (
-    ("moe_config.moe_parallel_config.use_ep", "its experts are spread over ranks"),
+    (
+        "moe_config.moe_parallel_config.use_ep",
+        "its experts are spread over ranks (expert parallel)",
+    ),
     ("moe_config.moe_parallel_config.enable_eplb", "its experts are balanced over ranks (EPLB)"),
-    ("moe_config.moe_parallel_config.is_sequence_parallel", "its tokens are spread over ranks"),
+    (
+        "moe_config.moe_parallel_config.is_sequence_parallel",
+        "its tokens are spread over ranks (sequence parallel)",
+    ),
     ("moe_config.is_lora_enabled", "its engine takes LoRA adapters"),
     ("apply_router_weight_on_input", "it weighs what goes into its experts"),
 )
@@ -365,21 +371,30 @@ class Extent:
 
 
 def extent_of(module: Any, stored: StoredAs) -> Extent:
-    """What of its parameters is a `RoutedExperts`' own.
+    """What of its parameters is a `RoutedExperts`' own, before it is filled or after.
 
-    Hidden features are cut to what the model has. Where several ranks share an intermediate size,
-    each loader of vLLM has its own way to divide it, so the padding, which is zero, stays.
+    Each loader of vLLM has its own way to divide an intermediate size among ranks, but where all
+    are equal whole blocks they agree.
     """
     config = module.moe_config
     halves = 2 if module.activation.is_gated else 1
     padded = parameter(module, f"w13_{stored.weight}").shape[1] // halves
-    intermediate = padded
-    if config.tp_size == 1:
-        block = _BLOCKS[stored.format]
-        unpadded = config.intermediate_size_per_partition_unpadded
-        intermediate = min(padded, -(-unpadded // block) * block)
+    block = _BLOCKS[stored.format]
+    unpadded = config.intermediate_size_per_partition_unpadded
+    intermediate = min(padded, -(-unpadded // block) * block)
     hidden = min(config.hidden_dim, config.hidden_dim_unpadded or config.hidden_dim)
     return Extent(hidden, intermediate, halves, module.activation.value == "swigluoai")
+
+
+def _filled_extent(module: Any, stored: StoredAs) -> Extent:
+    """As `extent_of`, but all columns of down where a loader has put a rank's into its padding."""
+    extent = extent_of(module, stored)
+    down = parameter(module, f"w2_{stored.weight}")
+    per_item = 2 if down.dtype == torch.uint8 else 1
+    padding = down[:, :, extent.intermediate // per_item :]
+    if module.moe_config.tp_size == 1 or not bool(padding.contiguous().view(torch.uint8).any()):
+        return extent
+    return replace(extent, intermediate=down.shape[2] * per_item)
 
 
 def read_experts(name: str, runner: Any) -> ExpertsLayer:
@@ -389,7 +404,7 @@ def read_experts(name: str, runner: Any) -> ExpertsLayer:
     _refuse(module)
     stored = stored_as(module, EXPERTS)
     activation = _activation(module)
-    extent = extent_of(module, stored)
+    extent = _filled_extent(module, stored)
     gate_up = _matrices(module, stored, extent, "w13")
     down = _matrices(module, stored, extent, "w2")
     if gate_up.shape[0] != router.experts:

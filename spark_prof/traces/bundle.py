@@ -30,6 +30,7 @@ from spark_prof.errors import CommandError
 from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.chunks import META_FILE as META_FILE
+from spark_prof.traces.large_columns import LargeColumn, Values, only_value
 from spark_prof.traces.tables import TABLES, empty_table
 
 SCHEMA = 1
@@ -192,10 +193,9 @@ class Bundle:
         names = TABLES[table].schema.names if columns is None else list(columns)
         if self.meta.tables.get(table_file(table, rank), 0) < _LARGE:
             return self._series(table, rank, names)
-        # A column at a time, gone once it is copied: a table is not held twice.
         with ThreadPoolExecutor(cores()) as pool:
-            series = pool.map(lambda name: self._series(table, rank, [name])[name], names)
-            return pd.DataFrame(dict(zip(names, series, strict=True)), copy=False)
+            columns_read = pool.map(lambda name: self._large_column(table, rank, name), names)
+            return pd.DataFrame(dict(zip(names, columns_read, strict=True)), copy=False)
 
     def spread(
         self, table: str, rank: int, columns: Sequence[str], rows: int
@@ -265,6 +265,19 @@ class Bundle:
         arrow = self.arrow(table, rank, names).unify_dictionaries()
         frame: pd.DataFrame = arrow.to_pandas(split_blocks=True, self_destruct=True)
         return frame
+
+    def _large_column(self, table: str, rank: int, name: str) -> Values | pd.Categorical:
+        """One column that is there at least once, whose values are copied as they are read."""
+        kind = TABLES[table].schema.field(name).type
+        column = LargeColumn(kind, self.meta.tables[table_file(table, rank)])
+        with self._opened(table, rank, [name]) as (file, there, _):
+            value = only_value(file, name) if there == [name] else None
+        if value is not None:
+            return column.of_one(value)
+        for rows in self.batches(table, rank, [name]):
+            for values in rows.column(0).chunks:
+                column.add(values)
+        return column.filled()
 
     def _check(self, name: str, rows: int) -> None:
         """Refuses a table file that is not what meta.json promises."""

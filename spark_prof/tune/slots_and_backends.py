@@ -46,7 +46,7 @@ def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iter
     if why := why_no_swaps(traits):
         yield from (UntriedCandidate(words, _KERNELS, why) for words in _EVERY)
         return
-    singles = [_layer(report, facts, traits), *(_swap(swap, report, facts) for swap in SWAPS)]
+    singles = [_layer(report, facts), *(_swap(swap, report, facts) for swap in SWAPS)]
     narrow = [row for swap in SWAPS if swap.quantizes for row in _quantized(swap, report)]
     kernels, formats = (
         {row.words.partition("=")[0]: row.words for row in rows if isinstance(row, Candidate)}
@@ -102,13 +102,11 @@ def _measured(gain: Gain) -> str:
     return f"measured to be faster than {gain.other} on {gain.where}, not than what runs{running}"
 
 
-def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
+def _layer(report: Report, facts: MachineFacts) -> Row:
     attention = {row.kernel for row in report.modules if row.component == "attention"} - {""}
     why = ""
     if facts.architecture not in LAYER_MODELS:
         why = "slot layer knows the layers of gpt-oss, Llama, Qwen2, Qwen3 and Qwen3-MoE only"
-    elif "several-gpus" in traits.present:
-        why = "slot layer is for one GPU"
     elif attention != {"FlashAttentionImpl"}:
         why = "slot layer is for vLLM's FlashAttention"
     dense = facts.architecture in DENSE_LAYER_MODELS

@@ -6,15 +6,16 @@ import math
 from dataclasses import replace as replaced
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spark_prof.ab.agreement import _position
+from spark_prof.ab.agreement import _position, describe
 from spark_prof.ab.driver import pieces_of, prompts_of
 from spark_prof.ab.engine_process import last_words
 from spark_prof.ab.measuring import MeasuredShape, impossible
-from spark_prof.ab.messages import Facts, PromptBatch
+from spark_prof.ab.messages import Facts, PromptBatch, RankAnswers
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 
@@ -103,3 +104,18 @@ def test_a_text_is_cut_into_a_piece_a_request() -> None:
     assert pieces == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
     with pytest.raises(CommandError, match="it has 17 tokens; 3 requests of 6 need 18"):
         pieces_of(list(range(17)), batch)
+
+
+@each_row("ranks", [1, 2])
+def test_a_layer_is_held_to_the_same_bound_on_every_rank(ranks: int) -> None:
+    """Experts that make their logits have a wider one, by their name, which ranks do not change."""
+    error = {"relative_l2": 0.03, "row": 1, "tokens": "2 rows", "beyond": False}
+    swap = {"slot": "layer", "name": "model.layers.0.mlp.experts", "kernel": "k", "side": "b",
+            "state": "live", "bits": "kept", "layer_error": error}  # fmt: skip
+    answers = RankAnswers([{"rank": rank, "swaps": [swap]} for rank in range(ranks)])
+    told, layers = describe(SimpleNamespace(ask=lambda *_: answers))  # type: ignore[arg-type]
+    assert [rank.rank for rank in told] == [*range(ranks)]
+    assert all(layer.passed for layer in layers)
+    name = "model.layers.0.mlp.experts"
+    names = [f"{name} of rank {rank}" for rank in range(ranks)] if ranks > 1 else [name]
+    assert [layer.layer for layer in layers] == names

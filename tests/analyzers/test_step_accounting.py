@@ -10,11 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.analyzers.lookup import BLOCK
 from spark_prof.analyzers.step_accounting import (
     Spread,
     covered_in,
+    length_by_group,
     spread,
     step_times,
+    sum_by_group,
     union_by_group,
 )
 from tests.rows import each_row
@@ -60,6 +63,35 @@ def test_covered_in(seed: int, origin: int) -> None:
     begin, finish = np.array(windows, np.int64).T
     found = covered_in(start + origin, end + origin, begin + origin, finish + origin)
     assert found.tolist() == [len(moments & set(range(*window))) for window in windows]
+
+
+def test_many_rows_are_added_up_as_a_few_at_a_time() -> None:
+    chosen = np.random.default_rng(5)
+    rows, groups = 2 * BLOCK + 1000, 3000
+    start = np.sort(chosen.integers(0, 40 * rows, rows)) + FAR
+    end = start + chosen.choice([0, 3, 30, 300, 100_000], rows, p=[0.2, 0.3, 0.3, 0.19, 0.01])
+    group = np.sort(chosen.integers(-1, groups, rows)).astype(np.int32)
+    mixed = chosen.random(rows) < 0.01
+    group[mixed] = chosen.integers(-1, groups, mixed.sum())
+    counted = group >= 0
+    reached = np.maximum.accumulate(np.where(counted, end, start[0]))
+    added = np.maximum(end - np.maximum(start, np.append(start[:1], reached[:-1])), 0)
+    for found, values in (
+        (union_by_group(start, end, group, groups), added),
+        (length_by_group(start, end, group, groups), end - start),
+        (sum_by_group(end - start, group, groups), end - start),
+    ):
+        wanted = np.bincount(group[counted], values[counted], groups)
+        assert found.tolist() == wanted.tolist()
+    edges = np.sort(chosen.integers(start[0] - 10, end.max() + 10, 1000))
+    opens = np.append(True, start[1:] > np.maximum.accumulate(end)[:-1])
+    first = np.flatnonzero(opens)
+    merged = start[first], np.maximum.reduceat(end, first)
+    wanted = [
+        int(np.maximum(np.minimum(merged[1], finish) - np.maximum(merged[0], begin), 0).sum())
+        for begin, finish in pairwise(edges)
+    ]
+    assert covered_in(start, end, edges[:-1], edges[1:]).tolist() == wanted
 
 
 def test_groups_far_apart_and_times_that_cannot_be_are_no_crash() -> None:

@@ -1,6 +1,6 @@
 """Answers with an engine whose kernels are swapped, some for faulty ones; prints what came of it.
 
-usage: python -m tests.engine.swapped_engine MODEL_FOLDER eager|compiled SIDE...
+usage: python -m tests.engine.swapped_engine MODEL_FOLDER eager|compiled RANKS SIDE...
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ TOKENS = 48
 def main() -> None:
     from vllm import LLM, SamplingParams
 
-    model, mode, *sides = sys.argv[1:]
+    model, mode, ranks, *sides = sys.argv[1:]
     llm = LLM(
         model=model, load_format="dummy", skip_tokenizer_init=True, max_model_len=256,
         max_num_seqs=4, gpu_memory_utilization=0.3, enforce_eager=mode == "eager", seed=1,
-        enable_prefix_caching=False,
+        enable_prefix_caching=False, tensor_parallel_size=int(ranks),
         max_num_batched_tokens=256,  # kernels are tried on so many, of the CPU's usual 4096
         worker_extension_cls="spark_prof.swaps.extension.Extension",
     )  # fmt: skip
@@ -30,7 +30,7 @@ def main() -> None:
         prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         answers[side] = [list(output.outputs[0].token_ids) for output in outputs]
-    result = {"answers": answers, "swaps": llm.collective_rpc("spark_prof_swaps")[0]}
+    result = {"answers": answers, "swaps": llm.collective_rpc("spark_prof_swaps")}
     try:
         llm.collective_rpc("reload_weights")
         result["reloaded"] = ""

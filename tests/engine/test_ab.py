@@ -95,6 +95,28 @@ def trained(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     )
 
 
+@pytest.mark.slow
+def test_two_ranks_swap_at_the_same_steps(
+    models: dict[str, Path], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Else what they add up would be of two sides, and no gate would pass."""
+    two_ranks = compare(
+        tmp_path / "two-ranks",
+        environment | {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+        ",".join(f"{slot}={KERNELS}:right" for slot in ("qkv", "o", "router", "lm_head")),
+        "--batch-sizes 1,2 --prefill none --context 16 --gate-tokens 8 --seconds 1 --no-record",
+        [str(models["tiny-moe"]), *ENGINE, "--tensor-parallel-size", "2"],
+    )
+    assert two_ranks.code == 0, two_ranks.errors
+    assert two_ranks.result.mode == "one engine"
+    assert [gate.verdict.passed for gate in two_ranks.result.gates] == [True, True]
+    first, second = two_ranks.result.swaps
+    assert (first.rank, second.rank) == (0, 1)
+    assert all(swap.live for rank in (first, second) for swap in rank.swaps)
+    calls = [[(swap.name, swap.calls) for swap in rank.swaps] for rank in (first, second)]
+    assert calls[0] == calls[1]
+
+
 def test_a_trained_model_has_a_perplexity(trained: Done) -> None:
     """Where random weights have near ties, it has answers, and the sides agree on them."""
     assert trained.code == 0, trained.errors

@@ -25,9 +25,14 @@ class Answered:
     """What one engine said: its answers by side, its swaps, why it took no new weights, its log."""
 
     answers: dict[str, list[list[int]]]
-    told: dict[str, Any]
+    ranks: list[dict[str, Any]]
     reloaded: str
     log: str
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the first rank said of its swaps."""
+        return self.ranks[0]
 
     @property
     def swaps(self) -> dict[tuple[str, str], dict[str, Any]]:
@@ -44,8 +49,11 @@ def _kernel(slot: str, name: str) -> str:
     return f"{slot}={KERNELS}:{name}"
 
 
-def _answer(environment: dict[str, str], model: Path, mode: str, swaps: str, *sides: str) -> Any:
-    command = [sys.executable, "-m", "tests.engine.swapped_engine", str(model), mode, *sides]
+def _answer(
+    environment: dict[str, str], model: Path, mode: str, swaps: str, *sides: str, ranks: int = 1
+) -> Any:
+    program = [sys.executable, "-m", "tests.engine.swapped_engine"]
+    command = [*program, str(model), mode, str(ranks), *sides]
     done = subprocess.run(
         command, env=environment | {SWAPS_ENVIRONMENT: swaps},
         capture_output=True, text=True, cwd=ROOT,
@@ -163,20 +171,46 @@ def test_a_kernel_that_is_wrong_on_trial_does_not_serve(applied: Answered) -> No
     assert "100.00%" in applied.lines("from vLLM's result")[0]
 
 
+TWO_RANKS = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+"""Two ranks of tensor parallelism, a core each."""
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_compiled_layer_of_parts_says_what_vllm_says(
+    ranks: int, models: dict[str, Path], environment: dict[str, str]
+) -> None:
+    """Norm and qkv, and norm and experts are replaced; attention, which a CPU has none for, not."""
+    sides = {"a": (), "b": parse_swaps(f"{_kernel('layer', 'right')},{_kernel('o', 'right')}")}
+    settings = SwapSettings(sides).to_json()
+    environment = environment | (ONE_PROCESS if ranks == 1 else TWO_RANKS)
+    answered = _answer(environment, models["tiny-moe"], "compiled", settings, "a", "b", ranks=ranks)
+    assert _same_begin(answered) >= 0.5
+    assert len(answered.ranks) == ranks
+    for rank in answered.ranks:
+        assert rank["fault"] == ""
+        states = {row["name"].rsplit(".", 1)[1]: row["state"] for row in rank["swaps"]}
+        live = dict.fromkeys(("qkv_proj", "experts", "o_proj"), "live")
+        assert states == {**live, "attn": "fell back"}
+        for row in rank["swaps"]:
+            assert row["state"] != "live" or row["calls"]["b"] >= TOKENS - 1
+
+
+@pytest.mark.slow
+def test_what_fails_on_one_rank_falls_back_on_both(
     models: dict[str, Path], environment: dict[str, str]
 ) -> None:
-    """Norm and qkv are replaced; attention and experts, which a CPU has none for, are vLLM's."""
-    sides = {"a": (), "b": parse_swaps(_kernel("layer", "right"))}
-    settings = SwapSettings(sides).to_json()
-    found = _answer(environment | ONE_PROCESS, models["tiny-moe"], "compiled", settings, "a", "b")
-    assert _same_begin(found) >= 0.5
-    assert found.told["fault"] == ""
-    states = {row["name"].rsplit(".", 1)[1]: row["state"] for row in found.told["swaps"]}
-    assert states == {"qkv_proj": "live", "attn": "fell back", "experts": "fell back"}
-    calls = found.swaps["layer", "model.layers.1.self_attn.qkv_proj"]["calls"]
-    assert calls["b"] >= TOKENS - 1
+    swaps = ",".join(_kernel(slot, "throws_on_the_second_rank") for slot in ("layer", "lm_head"))
+    settings = SwapSettings({"a": (), "b": parse_swaps(swaps)}).to_json()
+    answered = _answer(
+        environment | TWO_RANKS, models["tiny-moe"], "eager", settings, "a", "b", ranks=2
+    )
+    assert answered.answers["a"] == answered.answers["b"]
+    for number, rank in enumerate(answered.ranks):
+        assert {row["state"] for row in rank["swaps"]} == {"fell back"}
+        (why,) = {row["why"] for row in rank["swaps"] if not row["name"].endswith(".attn")}
+        own = "RuntimeError: made to fail on a rank"
+        assert why == (own if number else f"vLLM's own kernel runs on rank 1: {own}")
 
 
 ARCHITECTURE_SLOTS = {
@@ -191,6 +225,11 @@ ARCHITECTURE_SLOTS = {
         "qkv": {"mixer.in_proj", "mixer.qkv_proj"},
         "o": {"mixer.out_proj", "mixer.o_proj"},
         "mlp": {"mixer.up_proj", "mixer.down_proj"},
+    },
+    "qwen3-next": {
+        "qkv": {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba", "self_attn.qkv_proj"},
+        "o": {"linear_attn.out_proj", "self_attn.o_proj"},
+        "mlp": {f"mlp.shared_expert{of}" for of in ("_gate", ".gate_up_proj", ".down_proj")},
     },
 }  # fmt: skip
 

@@ -97,6 +97,30 @@ def test_experts() -> None:
     assert choose_moe(experts, 3, 1).config is None
 
 
+@each_row(
+    ("alone_us", "layer_us", "alone", "layer"),
+    [
+        (5.0, 5.0, 4, 8),
+        (5.0, 7.0, 4, 4),  # slower in a layer than what is fastest alone
+        (7.0, 5.0, None, None),  # in a layer, too, vLLM's experts are faster
+    ],
+)
+def test_experts_of_a_layer_go_by_what_was_measured_in_one(
+    alone_us: float, layer_us: float, alone: int | None, layer: int | None
+) -> None:
+    gate_up, down = (quantize_mxfp4(torch.randn(4, *shape)) for shape in ((128, 128), (128, 64)))
+    experts = pack_experts(gate_up, down, None, None, Activation("silu"))
+    base = moe.default_config(128, 1)
+    for name, us, warps in (("moe", alone_us, 4), (moe.LAYER_EXPERTS, layer_us, 8)):
+        config = asdict(replace(base, down_warps=warps))
+        measured(TunedShape(name, "mxfp4", 128, 128, 1, 4, 2), config, us)
+    warps = [
+        chosen.config and chosen.config.down_warps
+        for chosen in (choose_moe(experts, 2, 1), choose_moe(experts, 2, 1, chained=True))
+    ]
+    assert warps == [alone, layer]
+
+
 ARCH = "sm_90a"
 
 

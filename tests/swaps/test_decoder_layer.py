@@ -117,7 +117,7 @@ class TransformerBlock(nn.Module):
         mlp.router = Matrix(4, HIDDEN)
         mlp.experts = nn.Module()
         mlp.experts.routed_experts = None
-        mlp.experts.moe_config = SimpleNamespace(is_lora_enabled=False)
+        mlp.experts.moe_config = SimpleNamespace(is_lora_enabled=False, tp_size=1)
         mlp.forward = lambda x: x * 3  # type: ignore[assignment]
         self.mlp = mlp
 
@@ -150,7 +150,7 @@ class LlamaMLP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.gate_up_proj, self.down_proj = Matrix(64, HIDDEN), Matrix(HIDDEN, 32)
-        self.down_proj.tp_size = 1  # type: ignore[assignment]
+        self.down_proj.tp_size, self.down_proj.reduce_results = 1, True  # type: ignore[assignment]
         self.act_fn: nn.Module = SiluAndMul()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -273,7 +273,10 @@ def test_attention_verifies_as_many_drafts_of_each_request(
 @each_row(
     ("change", "said"),
     [
-        (lambda mlp: setattr(mlp.down_proj, "tp_size", 2), "added up over ranks"),
+        (
+            lambda mlp: vars(mlp.down_proj).update(tp_size=2, reduce_results=False),
+            "adds up itself what ranks return",
+        ),
         (lambda mlp: setattr(mlp.gate_up_proj, "bias", torch.ones(64)), "has a bias"),
         (lambda mlp: setattr(mlp, "act_fn", nn.GELU()), "GELU is an activation"),
         (lambda mlp: setattr(mlp, "expert_gate", nn.Linear(1, 1)), "a shared expert"),

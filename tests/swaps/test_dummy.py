@@ -56,6 +56,20 @@ def test_a_matrix_keeps_the_size_of_what_goes_through(quantization: str) -> None
             assert (getattr(module, name) > 0).all()
 
 
+@pytest.mark.parametrize("quantization", ["modelopt fp8", "modelopt nvfp4"])
+def test_static_scales_leave_room_for_the_product_of_gate_and_up(quantization: str) -> None:
+    qkv, down = vllm_layers.qkv(quantization), vllm_layers.qkv(quantization)
+    fill_dummy(model(qkv_proj=qkv, down_proj=down))
+    largest = 448 * (6 if "nvfp4" in quantization else 1)
+    room = {
+        name: float(m.input_scale.max()) * largest for name, m in (("qkv", qkv), ("down", down))
+    }
+    gate, up = torch.randn(2, 1 << 20, generator=torch.Generator().manual_seed(1))
+    normed, hidden = gate.abs().max(), (torch.nn.functional.silu(gate) * up).abs().max()
+    assert float(normed) < room["qkv"] < 2 * float(normed)
+    assert room["qkv"] < float(hidden) < room["down"] < 4 * float(hidden)
+
+
 @each_row("quantization", WITH_EXPERTS)
 def test_experts_keep_the_size_of_what_goes_through(quantization: str) -> None:
     runner = vllm_layers.experts(quantization, hidden_size=256, intermediate_size=128)

@@ -135,6 +135,25 @@ def test_sides_that_ask_for_the_same_kernel_share_it() -> None:
 
 
 @each_row(
+    ("reserved", "allocated", "released"),
+    [(5 << 30, 4 << 30, 0), ((5 << 30) + 1, 4 << 30, 2), (9 << 30, 1 << 30, 2)],
+)
+def test_what_packing_took_is_given_back_after_each_layer(
+    monkeypatch: pytest.MonkeyPatch, reserved: int, allocated: int, released: int
+) -> None:
+    """Else 48 layers of experts hold as much again as their packed weights need."""
+    calls = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (64 << 30, 128 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocated)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(reserved))
+    with built_by(lambda _: replacing(torch.relu)):
+        build_all(Model(), {"b": (Swap("qkv", "mine"), Swap("o", "mine"))})
+    assert len(calls) == released
+
+
+@each_row(
     ("slot", "error", "why"),
     [
         ("qkv", KernelError("no row fits"), "no row fits"),

@@ -139,19 +139,6 @@ def one_expert(layer: ExpertsLayer, expert: int, x: torch.Tensor) -> torch.Tenso
     return between @ values(layer.down)[expert].T + layer.down_bias[expert].double()
 
 
-def test_ranks_keep_the_padding_that_each_loader_divides_in_its_own_way() -> None:
-    runner = vllm_layers.experts("gpt-oss", **OPENAI)
-    module = runner.routed_experts
-    exact = load_gpt_oss(module, HIDDEN, INNER)
-    module.moe_config.moe_parallel_config.tp_size = 2
-    layer = read(runner)
-    gate, up = values(layer.gate_up).chunk(2, 1)
-    assert gate.shape == (4, 128, HIDDEN)
-    assert torch.equal(torch.cat([gate[:, :INNER], up[:, :INNER]], 1), exact["gate_up"])
-    assert not gate[:, INNER:].any()
-    assert not values(layer.down)[:, :, INNER:].any()
-
-
 def test_swiglu_with_gate_before_up() -> None:
     given = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0}
     runner = vllm_layers.experts("compressed nvfp4", activation="swigluoai_uninterleave", **given)
@@ -190,9 +177,9 @@ def test_what_the_kernels_do_not_do_is_refused(built: dict[str, Any], reason: st
 @each_row(
     ("where", "field", "reason"),
     [
-        ("moe_config.moe_parallel_config", "use_ep", "spread over ranks"),
+        ("moe_config.moe_parallel_config", "use_ep", "expert parallel"),
         ("moe_config.moe_parallel_config", "enable_eplb", "EPLB"),
-        ("moe_config.moe_parallel_config", "sp_size", "tokens are spread"),
+        ("moe_config.moe_parallel_config", "sp_size", "sequence parallel"),
         ("moe_config.moe_parallel_config", "dp_size", "data parallel"),
         ("moe_config.moe_parallel_config", "pcp_size", "data parallel"),
         ("moe_config", "is_lora_enabled", "LoRA"),

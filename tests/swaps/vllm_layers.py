@@ -6,7 +6,8 @@ replaced by one that always works. Parameters, their layout and what fills them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -162,6 +163,33 @@ QUANTIZATIONS: dict[str, Any] = {
     "mxfp4": lambda: _plain("mxfp4.Mxfp4Config"),
 }
 """vLLM's quantization configs by a name of these tests."""
+
+
+@contextmanager
+def whole_model(config: Mapping[str, Any], folder: Path) -> Iterator[Any]:
+    """A model of vLLM's own class with that config.json, its weights not laid out; in `vllm_here`.
+
+    Formats are those of the config, whether a CPU has kernels for them or not.
+    """
+    from vllm.config import set_current_vllm_config
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+    platform = type(import_module("vllm.platforms").current_platform)
+    experts_config = import_module(_LAYERS + "fused_moe.config")
+    anywhere = MagicMock(wraps=experts_config.current_platform, is_cuda_alike=lambda: True)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(platform, "supported_quantization", []))
+        engine = EngineArgs(
+            model=str(folder), load_format="dummy", skip_tokenizer_init=True,
+            max_model_len=256, enforce_eager=True,
+        ).create_engine_config()  # fmt: skip
+        stack.enter_context(set_current_vllm_config(engine))
+        stack.enter_context(patch.object(experts_config, "current_platform", anywhere))
+        yield initialize_model(vllm_config=engine)
+
 
 _counter = iter(range(1 << 30))
 

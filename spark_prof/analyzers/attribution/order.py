@@ -19,14 +19,23 @@ nodes count up as they were created.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Integers, ascends, by_blocks, positions
+from spark_prof.analyzers.lookup import (
+    BLOCK,
+    Integers,
+    ascends,
+    at_once,
+    by_blocks,
+    of_blocks,
+    positions,
+)
 from spark_prof.arrays import Flags, Int64s
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
@@ -38,7 +47,17 @@ def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64
     The rows are in order of start, `host` are the calls that launched them.
     """
     start, step = rows["start_ns"].to_numpy(), rows["step"].to_numpy()
-    launched = _look_up(host[["correlation", "start_ns"]], rows["correlation"].to_numpy(), start)
+    launched_of = _values_of(
+        host[["correlation", "start_ns"]], rows["correlation"].to_numpy(), start
+    )
+
+    def in_order(block: slice) -> bool:
+        block = slice(max(block.start - 1, 0), block.stop)
+        return ascends(step[block], launched_of(block), nodes[block])
+
+    if all(of_blocks(len(rows), in_order)):
+        return None
+    launched = by_blocks(len(rows), np.int64, launched_of)
     order = None if ascends(step, launched) else np.lexsort((launched, step))
     if order is not None:
         step, launched, nodes = step[order], launched[order], nodes[order]
@@ -61,9 +80,14 @@ def nodes_of(bundle: Bundle, rank: int, nodes: Int64s) -> Int64s:
 
 def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
     """The table's second column where its first one is the key, the first row of equal ones."""
+    return by_blocks(len(keys), np.int64, _values_of(table, keys, otherwise))
+
+
+def _values_of(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Callable[[slice], Int64s]:
+    """The same of the rows of a slice."""
     table_keys, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
     if not len(table_keys):
-        return otherwise
+        return lambda block: otherwise[block]
     if not (table_keys[1:] > table_keys[:-1]).all():
         table_keys, first = np.unique(table_keys, return_index=True)
         values = values[first]
@@ -73,7 +97,7 @@ def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
         place = places[block]
         return np.where(place >= 0, values[place], otherwise[block])
 
-    return by_blocks(len(keys), np.int64, chosen)
+    return chosen
 
 
 Codes = npt.NDArray[np.int8]
@@ -159,6 +183,29 @@ def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[
     component, layer = np.full(len(rows.step), -1, np.int8), rows.layer.copy()
     if products is None:
         return component, layer
+
+    def place(steps: slice) -> None:
+        component[steps], layer[steps] = _place_steps(rows.reordered(steps), products)
+
+    at_once(*(partial(place, steps) for steps in _whole_steps(rows.step)))
+    return component, layer
+
+
+def _whole_steps(step: Integers) -> Iterator[slice]:
+    """Slices of rows in launch order, each of whole steps: a row tells nothing of other steps."""
+    begin = 0
+    while begin < len(step):
+        end = min(begin + BLOCK, len(step))
+        while end < len(step) and step[end] == step[end - 1]:
+            more = np.flatnonzero(step[end : end + BLOCK] != step[end - 1])
+            end = end + int(more[0]) if len(more) else min(end + BLOCK, len(step))
+        yield slice(begin, end)
+        begin = end
+
+
+def _place_steps(rows: Launched, products: Mapping[str, int]) -> tuple[Codes, Integers]:
+    """The same of some whole steps."""
+    component, layer = np.full(len(rows.step), -1, np.int8), rows.layer.copy()
     attention = (rows.component == CODES["attention"]) | (rows.component == CODES["kv_write"])
     attention &= rows.layer >= 0
     experts = rows.component == CODES["experts"]

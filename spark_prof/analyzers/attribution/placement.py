@@ -221,11 +221,7 @@ def _by_order(
         # Swapped matrices are placed already, but what is beside them counts products.
         loose=(in_model | swapped) & ~experts,
         gemm=names.flags(is_gemm) | rest | swapped,
-        begins=np.where(
-            swapped,
-            ~rows.duplicated(["step", "module"]).to_numpy(),
-            (rows["part"].to_numpy() == 0) & ~rest,
-        ),
+        begins=_begins(rows, swapped, rest),
         opens=names.flags(lambda name: classify(name).component in ("embedding", "collective")),
     )
     config = bundle.facts(rank).get("model_config")
@@ -240,6 +236,15 @@ def _by_order(
     ownership.layer = np.where(in_model, layer, ownership.layer)
     ownership.settled |= placed
     ownership.basis[placed] = BASIS["order"]
+
+
+def _begins(rows: pd.DataFrame, swapped: Flags, rest: Flags) -> Flags:
+    """Which rows begin a product, as far as they are of one."""
+    begins: Flags = (rows["part"].to_numpy() == 0) & ~rest
+    if swapped.any():
+        first = ~rows.duplicated(["step", "module"]).to_numpy()
+        begins = np.where(swapped, first, begins)
+    return begins
 
 
 def kernels_in_order(bundle: Bundle, rank: int, columns: Sequence[str]) -> pd.DataFrame:

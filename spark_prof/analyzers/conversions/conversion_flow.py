@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
-from spark_prof.analyzers.lookup import NameColumn, combined
+from spark_prof.analyzers.lookup import Integers, NameColumn, ascends
 from spark_prof.arrays import Flags, Int64s
 
 
@@ -90,19 +90,19 @@ def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
     rows = np.flatnonzero(converts)
     if not len(rows):
         return alone(converts)
-    after, before = _beside(placed, converts | copies)
+    lanes = _Lanes(placed, converts | copies)
     component = placed["component"].cat.codes.to_numpy()
     codes = component[rows]
     tells_component = ~np.isin(codes, _TELL_NOTHING)
-    consumer = after[rows]
+    after = lanes.after(rows)
+    consumer = after.copy()
     for _ in range(_FURTHEST - 1):
         unmet = tells_component & (consumer >= 0) & (component[consumer] != codes)
-        consumer = np.where(unmet, after[consumer], consumer)
+        consumer[unmet] = lanes.after(consumer[unmet])
     met = (consumer >= 0) & (component[consumer] == codes)
-    consumer = np.where(met, consumer, after[rows])
-    return Flow(
-        rows, consumer, before[rows], np.where(tells_component | (consumer < 0), rows, consumer)
-    )
+    consumer = np.where(met, consumer, after)
+    places = np.where(tells_component | (consumer < 0), rows, consumer)
+    return Flow(rows, consumer, lanes.before(rows), places)
 
 
 def alone(converts: Flags) -> Flow:
@@ -120,23 +120,58 @@ def pads(placed: pd.DataFrame, copies: Flags) -> Flags:
     if fills.any():
         moves = names.flags(lambda name: padding_of(name) == "copy")
         first = np.flatnonzero(fills)
-        second = _beside(placed, fills | copies)[0][first]
+        second = _Lanes(placed, fills | copies).after(first)
         component = placed["component"].cat.codes.to_numpy()
         pair = (second >= 0) & moves[second] & (component[first] == component[second])
         padding[first[pair]] = padding[second[pair]] = True
     return padding
 
 
-def _beside(placed: pd.DataFrame, skipped: Flags) -> tuple[Int64s, Int64s]:
-    """The next and the last row before each, of its step and stream, that is not skipped, or -1."""
-    lane, _ = combined(placed["step"], placed["stream"])
-    order = np.argsort(lane, kind="stable")
-    plain = ~skipped[order]
-    rows, passed = np.append(order[plain], -1), np.empty(len(lane), np.int64)
-    passed[order] = np.cumsum(plain)
+class _Lanes:
+    """The rows of each step and stream that are not skipped, to be found beside other rows."""
 
-    def of_lane(number: Int64s) -> Int64s:
-        row = rows[number]
-        return np.where((row >= 0) & (lane[row] == lane), row, -1)
+    def __init__(self, placed: pd.DataFrame, skipped: Flags) -> None:
+        self._step, self._stream = (placed[name].to_numpy() for name in ("step", "stream"))
+        streams = pd.unique(self._stream)
+        # Of each stream the rows by step, and their places in that order.
+        self._rows: dict[int, tuple[Integers, Integers]] = {}
+        self._in_order: set[int] = set()  # streams whose rows are so as they stand
+        for stream in streams.tolist():
+            mine = None if len(streams) == 1 else self._stream == stream
+            if ascends(self._step if mine is None else self._step[mine]):
+                self._in_order.add(stream)
+            plain = ~skipped if mine is None else mine & ~skipped
+            rows: Integers = np.flatnonzero(plain).astype(np.int32)
+            keys = self._keys(stream, rows)
+            if stream not in self._in_order:
+                order = np.argsort(keys, kind="stable")
+                rows, keys = rows[order], keys[order]
+            self._rows[stream] = rows, keys
 
-    return of_lane(passed), of_lane(passed - 1)
+    def after(self, rows: Int64s) -> Int64s:
+        """The next row that is not skipped, of the step and stream of each, or -1."""
+        return self._beside(rows, 0, "right")
+
+    def before(self, rows: Int64s) -> Int64s:
+        """The last such row before each, or -1."""
+        return self._beside(rows, -1, "left")
+
+    def _keys(self, stream: int, rows: Integers) -> Integers:
+        """Numbers in the order of steps, and of rows in a step."""
+        if stream in self._in_order:
+            return rows.astype(np.int32, copy=False)
+        return self._step[rows].astype(np.int64) * _MANY + rows
+
+    def _beside(self, rows: Int64s, shift: int, side: Literal["left", "right"]) -> Int64s:
+        beside = np.full(len(rows), -1)
+        for stream, (plain, keys) in self._rows.items():
+            mine = np.flatnonzero(self._stream[rows] == stream)
+            place = np.searchsorted(keys, self._keys(stream, rows[mine]), side=side) + shift
+            inside = (place >= 0) & (place < len(plain))
+            mine, row = mine[inside], plain[place[inside]]
+            same = self._step[row] == self._step[rows[mine]]
+            beside[mine[same]] = row[same]
+        return beside
+
+
+_MANY = 1 << 31  # more rows than any table has

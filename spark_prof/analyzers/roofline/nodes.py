@@ -9,14 +9,23 @@ price. Kernels that the host launches cost more, which is no term of this bound.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import copies_in
+from spark_prof.analyzers.lookup import (
+    BLOCK,
+    Integers,
+    combined,
+    copies_in,
+    of_blocks,
+    positions,
+    sums_of_blocks,
+)
 from spark_prof.analyzers.roofline.roofline_rows import Place
-from spark_prof.arrays import Flags
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.rules.node_prices import NodePrice
 
 
@@ -46,28 +55,59 @@ def node_shares(placed: pd.DataFrame, steps: pd.Index) -> dict[Place, NodeShares
     """
     if "graph_node" not in placed or not len(placed):
         return {}
-    counted = _waits_for_one(placed)
-    early = placed["ahead_ns"].to_numpy() > 0 if "ahead_ns" in placed else np.zeros_like(counted)
-    chosen = placed["step"].isin(steps).to_numpy() & ~copies_in(placed)
-    chosen &= (placed["part"] == 0).to_numpy()
-    rows = placed.loc[chosen, ["component", "role", "name"]]
-    rows = rows.assign(waiting=(counted & ~early)[chosen], early=(counted & early)[chosen])
-    shares = rows.groupby(["component", "role", "name"], observed=True).mean()
+    code, first = combined(*(placed[key] for key in _PLACE))
+    start, end, step = (placed[name].to_numpy() for name in ("start_ns", "end_ns", "step"))
+    node, part = placed["graph_node"].to_numpy(), placed["part"].to_numpy()
+    ahead = placed["ahead_ns"].to_numpy() if "ahead_ns" in placed else None
+    copies, ascending = copies_in(placed), np.sort(steps.to_numpy())
+    latest = np.array(of_blocks(len(end), lambda block: end[block].max()))
+    reached = np.append(_NEVER, np.maximum.accumulate(latest))
+
+    def reached_before(row: int) -> int:
+        block = row // BLOCK
+        return max(int(reached[block]), int(end[block * BLOCK : row].max(initial=_NEVER)))
+
+    def of_block(block: slice) -> list[npt.NDArray[Any]]:
+        # With the row before it and the one behind it, which tell what runs beside it.
+        wide = slice(max(block.start - 1, 0), block.stop + 1)
+        waits = _waits_for_one(
+            start[wide], end[wide], step[wide], reached_before(wide.start), node[wide]
+        )[block.start - wide.start :][: block.stop - block.start]
+        chosen = (positions(ascending, step[block]) >= 0) & ~copies[block] & (part[block] == 0)
+        early = np.zeros(len(waits), bool) if ahead is None else ahead[block] > 0
+        rows = code[block]
+        return [
+            np.bincount(rows[chosen & of], minlength=len(first))
+            for of in (np.True_, waits & ~early, waits & early)
+        ]
+
+    calls, waiting, early = sums_of_blocks(len(code), 3, len(first), of_block)
+    places = placed[list(_PLACE)].iloc[first].astype(str).itertuples(index=False, name=None)
     return {
-        Place(*map(str, place)): NodeShares(waiting, started)
-        for *place, waiting, started in shares.reset_index().itertuples(index=False, name=None)
+        Place(*place): NodeShares(waited / of, started / of)
+        for place, of, waited, started in zip(places, calls, waiting, early, strict=True)
+        if of
     }
 
 
-def _waits_for_one(placed: pd.DataFrame) -> Flags:
-    """Nodes that run by themselves behind what ran by itself in the same step."""
-    start, end = placed["start_ns"].to_numpy(), placed["end_ns"].to_numpy()
-    latest = np.maximum.accumulate(end)
+_PLACE = ("component", "role", "name")
+_NEVER = np.iinfo(np.int64).min  # before any time
+
+
+def _waits_for_one(
+    start: Int64s, end: Int64s, step: Integers, reached: int, node: Integers
+) -> Flags:
+    """Nodes that run by themselves behind what ran by itself in the same step.
+
+    Args:
+        reached: when all rows before these had ended.
+    """
+    latest = np.maximum(np.maximum.accumulate(end), reached)
     beside = np.zeros(len(start), bool)
+    beside[0] = start[0] < reached
     beside[1:] = start[1:] < latest[:-1]
-    beside[:-1] |= start[1:] < latest[:-1]
-    step = placed["step"].to_numpy()
+    beside[:-1] |= beside[1:]
     behind = np.zeros(len(start), bool)
     behind[1:] = (step[1:] == step[:-1]) & ~beside[:-1]
-    nodes: Flags = (placed["graph_node"].to_numpy() != 0) & behind & ~beside
+    nodes: Flags = (node != 0) & behind & ~beside
     return nodes

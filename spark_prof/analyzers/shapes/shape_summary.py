@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.attribution.placement import kernels_in_order
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import expected_experts
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.counter_batches import Counters
+from spark_prof.analyzers.instants import recorded_starts, with_own_starts
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
 from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, Occupancy, ShapeRow, Shapes, Tile
@@ -218,14 +220,13 @@ def launches_of(
     rows, place = bundle.spread(
         rank=rank, table="kernels", columns=["start_ns", *SHAPE_COLUMNS], rows=_ROWS
     )
-    start = placed["start_ns"].to_numpy()
-    if len(rows) and not np.array_equal(rows["start_ns"].to_numpy(), start[place]):
-        # The table is not in order of start, and the kernels were sorted: so must these be.
-        rows = bundle.frame("kernels", rank, ["start_ns", *SHAPE_COLUMNS])
-        rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
+    kernels = placed.iloc[place] if len(place) < len(placed) else placed
+    if len(rows) and not np.array_equal(rows["start_ns"].to_numpy(), recorded_starts(kernels)):
+        # The kernels are in another order than the table: so must these be.
+        columns = ["start_ns", "end_ns", "stream", *SHAPE_COLUMNS]
+        rows, kernels = with_own_starts(kernels_in_order(bundle, rank, columns)), placed
         place = np.arange(len(rows))
     counted = steps[steps["phase"] == phase]
-    kernels = placed.iloc[place] if len(place) < len(placed) else placed
     step = positions(counted.index.to_numpy(), kernels["step"].to_numpy())
     copies = copies_in(kernels)
     mine = np.flatnonzero((step >= 0) & ~copies)

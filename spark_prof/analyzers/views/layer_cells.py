@@ -19,6 +19,11 @@ from spark_prof.vocabulary import COMPONENTS
 LAUNCH_COLUMNS = ("device", "stream", *SHAPE_COLUMNS)
 """What `columns_of` needs of that table beside what is placed."""
 
+PLACED_COLUMNS = (
+    "name", "kind", "start_ns", "end_ns", "step", "layer", "component", "ahead_ns",
+)  # fmt: skip
+"""What `columns_of` needs of the placed kernels; the last one where any started early."""
+
 _HIGHEST_LAYER = (1 << 15) - 1
 
 
@@ -80,7 +85,7 @@ def columns_of(
         layer=np.where((layer < 0) | (layer > _HIGHEST_LAYER), -1, layer).astype(np.int16),
         component=kernels["component"].cat.codes.to_numpy().astype(np.uint8),
         name=name,
-        launch=launch.astype(np.int32),
+        launch=launch.astype(np.int32, copy=False),
         names=names,
         copies=tuple(copies.tolist()),
         launches=shapes[list(LAUNCH_COLUMNS)].iloc[first].reset_index(drop=True),

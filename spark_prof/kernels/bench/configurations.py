@@ -154,7 +154,7 @@ def search(
     for _ in range(_MOST_ROUNDS):
         if stop():
             break
-        candidates: list[C] = [best, *_neighbours(best)]
+        candidates: list[C] = [best, *neighbours(best)]
         fastest = _fastest(candidates, time_all(candidates))
         if fastest == best:
             return best
@@ -172,7 +172,8 @@ def _fastest(configs: Sequence[C], times: Sequence[float | None]) -> C:
     return configs[0 if first is not None and us > _WORTH_IT * first else place]
 
 
-def _neighbours(config: C) -> Iterator[C]:
+def neighbours(config: C) -> Iterator[C]:
+    """Configurations that differ from one in a single field, and that some GPU could run."""
     for name, present in asdict(config).items():
         for value in VALUES.get(name, ()):
             if value != present:

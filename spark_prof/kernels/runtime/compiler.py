@@ -24,7 +24,7 @@ _TARGETS = {
     (12, 0): "sm_120f",
     (12, 1): "sm_121a",
 }
-"""Where more than the plain target is asked for, E2M1 conversions are compiled natively."""
+"""GPUs with instructions that only they or their family have: the compiler may use those."""
 
 
 def architecture_of(capability: tuple[int, int]) -> str:

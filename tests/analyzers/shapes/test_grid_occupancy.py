@@ -28,6 +28,7 @@ from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.counters.counter_batches import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.shapes import shape_summary
 from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, ShapeRow, Shapes
 from spark_prof.analyzers.shapes.shape_summary import (
@@ -108,7 +109,7 @@ def launch(
 
 
 def looked_at(bundle: Bundle) -> tuple[pd.DataFrame, float]:
-    placed = place_kernels(bundle, 0)
+    placed = with_own_starts(place_kernels(bundle, 0, ["stream"]))
     steps = timed_windows(bundle, 0, placed).steps
     return launches_of(bundle, 0, placed, steps, sums_of(placed, steps["phase"]))
 
@@ -190,6 +191,26 @@ def test_a_table_out_of_order(capture: Path, monkeypatch: pytest.MonkeyPatch) ->
     # Which of two kernels that start in the same nanosecond comes first is all that can differ.
     same = as_dict(shuffled)
     assert {key: pytest.approx(value) for key, value in as_dict(ordered).items()} == same
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_a_kernel_that_waited_keeps_its_shape(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes behind one of another stream that was seen to start after it."""
+    events = [
+        kernel(name, start, end, number, start, grid=[number, 1, 1], block=[32, 1, 1],
+               stream=stream, **{"registers per thread": 32, "shared memory": 0})
+        for name, start, end, number, stream in
+        (("first", 100, 200, 1, 7), ("waits", 150, 260, 2, 7), ("beside", 160, 180, 3, 8))
+    ]  # fmt: skip
+    monkeypatch.setattr(shape_summary, "_ROWS", rows)
+    piece = Piece([step(0, 0, 900)], (), kineto(*events))
+    found, _ = looked_at(Recorded({0: [piece]}).assemble(tmp_path / "b"))
+    shown = found[["name", "grid", "ns"]].astype(object).itertuples(index=False, name=None)
+    assert sorted(shown) == [
+        ("beside", "3,1,1", 20.0), ("first", "1,1,1", 100.0), ("waits", "2,1,1", 60.0),
+    ]  # fmt: skip
 
 
 def test_two_shapes_of_one_kernel_are_two_rows(tmp_path: Path) -> None:

@@ -14,7 +14,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
+from spark_prof.kernels.candidate import (
+    AttentionLayer,
+    NormedExpertsLayer,
+    NormedLinearLayer,
+    NormedMlpLayer,
+)
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.builders import build_kept
@@ -49,8 +54,12 @@ def right(layer: Layer) -> Replacement:
         return _router(layer)
     if isinstance(layer, NormedLinearLayer):
         return _normed_linear(layer)
-    if isinstance(layer, AttentionLayer | NormedExpertsLayer):
-        raise KernelError(f"{layer.name}: only its norm and matrix are computed here")
+    if isinstance(layer, NormedExpertsLayer):
+        return _normed_experts(layer)
+    if isinstance(layer, NormedMlpLayer):
+        return _normed_mlp(layer)
+    if isinstance(layer, AttentionLayer):
+        raise KernelError(f"{layer.name}: attention is not computed here")
     if isinstance(layer, ExpertsLayer):
         if isinstance(layer.gate_up, torch.Tensor):
             raise KernelError(f"{layer.name}: only experts of 4 bits are computed here")
@@ -62,20 +71,73 @@ def right(layer: Layer) -> Replacement:
     return _linear(layer, layer.weight.decode())
 
 
+def _exact(weight: Any) -> torch.Tensor:
+    """A copy in float32."""
+    decoded = weight if isinstance(weight, torch.Tensor) else weight.decode()
+    return decoded.detach().to(torch.float32, copy=True)
+
+
+def _normed(layer: NormLayer) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """The norm of x + residual, rounded, in float32, and that sum."""
+    scale, epsilon = _exact(layer.weight), layer.epsilon
+
+    def norm_of(
+        x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x.float() if residual is None else x.float() + residual.float()
+        size = (total.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+        return (total * size * scale).to(x.dtype).float(), total.to(x.dtype)
+
+    return norm_of
+
+
 def _normed_linear(layer: NormedLinearLayer) -> Replacement:
-    inner = layer.linear.weight
-    weight = (inner if isinstance(inner, torch.Tensor) else inner.decode()).detach().float().clone()
-    scale, epsilon = layer.norm.weight.detach().float().clone(), layer.norm.epsilon
+    weight, norm_of = _exact(layer.linear.weight), _normed(layer.norm)
 
     def run(
         x: torch.Tensor, residual: torch.Tensor | None, bias: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        total = x.float() if residual is None else x.float() + residual.float()
-        size = (total.square().mean(-1, keepdim=True) + epsilon).rsqrt()
-        product = (total * size * scale).to(x.dtype).float() @ weight.T
-        return (product if bias is None else product + bias).to(x.dtype), total.to(x.dtype)
+        normed, total = norm_of(x, residual)
+        product = normed @ weight.T
+        return (product if bias is None else product + bias).to(x.dtype), total
 
     return Replacement(run, 16, "kept", weight.nbytes, "plain torch")
+
+
+def _gated(x: torch.Tensor, gate_up: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What down is multiplied with, of gate and up one above the other."""
+    gate, up = (x @ gate_up.T).to(dtype).float().chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up).to(dtype).float()
+
+
+def _normed_mlp(layer: NormedMlpLayer) -> Replacement:
+    gate_up, down = _exact(layer.gate_up.weight), _exact(layer.down.weight)
+    norm_of = _normed(layer.norm)
+
+    def run(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        normed, total = norm_of(x, residual)
+        return (_gated(normed, gate_up, x.dtype) @ down.T).to(x.dtype), total
+
+    return Replacement(run, 16, "kept", gate_up.nbytes + down.nbytes, "plain torch")
+
+
+def _normed_experts(layer: NormedExpertsLayer) -> Replacement:
+    """Of experts with SiLU and without biases, each token by itself."""
+    gate, norm_of = _exact(layer.gate.weight), _normed(layer.norm)
+    gate_up, down = _exact(layer.experts.gate_up), _exact(layer.experts.down)
+    choose = partial(router._by_torch, router=layer.experts.router)
+
+    def run(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        normed, total = norm_of(x, residual)
+        y = torch.zeros_like(normed)
+        weights, experts = choose((normed @ gate.T).to(x.dtype))
+        for token, chosen in enumerate(experts.tolist()):
+            for place, expert in enumerate(chosen):
+                inner = _gated(normed[token], gate_up[expert], x.dtype)
+                y[token] += weights[token, place] * (down[expert] @ inner)
+        return y.to(x.dtype), total
+
+    return Replacement(run, 16, "kept", gate_up.nbytes + down.nbytes, "plain torch")
 
 
 def _on_gpu(layer: LinearLayer) -> bool:
@@ -134,6 +196,12 @@ def _before_result(layer: Layer, act: Callable[[], None]) -> Replacement:
 
 def throws_at_build(layer: Layer) -> Replacement:
     raise RuntimeError("made to fail when it is built")
+
+
+def throws_on_the_second_rank(layer: Layer) -> Replacement:
+    if torch.distributed.get_rank() == 1:
+        raise RuntimeError("made to fail on a rank")
+    return right(layer)
 
 
 def throws_at_call(layer: Layer) -> Replacement:

@@ -1,0 +1,201 @@
+"""Which layers of Nemotron-3-Nano and Qwen3-Next are taken, each other one with its reason.
+
+The models are vLLM's own classes, with fewer and narrower layers than the public ones have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.ab import CASES, HYBRID  # noqa: E402
+from demo.models import MODELS  # noqa: E402
+from spark_prof.kernels.candidate import ExpertsLayer, LinearLayer, RouterLayer  # noqa: E402
+from spark_prof.kernels.check.inputs import decode, make_activations, make_logits  # noqa: E402
+from spark_prof.kernels.check.oracles import (  # noqa: E402
+    linear_oracle,
+    moe_oracle,
+    routing_oracle,
+)
+from spark_prof.kernels.check.verdict import Judgement, judge  # noqa: E402
+from spark_prof.rules.components import role_of  # noqa: E402
+from spark_prof.swaps.build import BuiltReplacement, build_all  # noqa: E402
+from spark_prof.swaps.dummy import fill_dummy  # noqa: E402
+from spark_prof.swaps.live_weights import read_layer  # noqa: E402
+from spark_prof.swaps.swap_settings import parse_swaps  # noqa: E402
+from tests.emulator.compiler import compiler  # noqa: E402
+from tests.rows import each_row  # noqa: E402
+from tests.swaps import vllm_layers  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("vllm_world"),
+    pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run"),
+]
+
+NARROW: dict[str, dict[str, Any]] = {
+    "nemotron-3-nano-fp8": {
+        "hybrid_override_pattern": "ME*",
+        "num_hidden_layers": 3,
+        "hidden_size": 256,
+        "n_routed_experts": 16,
+        "moe_intermediate_size": 96,
+        "moe_shared_expert_intermediate_size": 192,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 32,
+        "n_groups": 2,
+        "ssm_state_size": 16,
+        "num_attention_heads": 4,
+        "head_dim": 64,
+        "vocab_size": 512,
+    },
+    "qwen3-next-80b-a3b-nvfp4": {
+        "full_attention_interval": 2,
+        "num_hidden_layers": 2,
+        "hidden_size": 256,
+        "num_experts": 16,
+        "moe_intermediate_size": 96,
+        "shared_expert_intermediate_size": 96,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "num_attention_heads": 4,
+        "head_dim": 64,
+        "vocab_size": 512,
+    },
+}
+"""What a model of this test has of its own."""
+SUPER = "nemotron-3-nano-fp8 with latent experts in groups"
+"""As Nemotron-3-Super has them: experts between two projections, chosen among groups."""
+NARROW |= {
+    SUPER: NARROW["nemotron-3-nano-fp8"] | {"moe_latent_size": 64, "n_group": 4, "topk_group": 2}
+}
+
+TAKEN: Mapping[str, dict[str, str]] = {
+    "nemotron-3-nano-fp8": {
+        "qkv mixer.in_proj": "fp8", "qkv mixer.qkv_proj": "fp8", "o mixer.out_proj": "fp8",
+        "o mixer.o_proj": "fp8", "mlp mixer.shared_experts.up_proj": "fp8",
+        "router mixer.experts": "6 of 16 experts", "moe mixer.experts": "fp8 16 experts, 96 x",
+        "lm_head lm_head": "bf16",
+    },
+    "qwen3-next-80b-a3b-nvfp4": {
+        "qkv linear_attn.in_proj_qkvz": "bf16", "qkv self_attn.qkv_proj": "bf16",
+        "o linear_attn.out_proj": "nvfp4", "o self_attn.o_proj": "nvfp4",
+        "mlp mlp.shared_expert.gate_up_proj": "nvfp4",
+        "mlp mlp.shared_expert.down_proj": "nvfp4",
+        "router mlp.gate": "bf16", "router mlp.experts": "10 of 16 experts",
+        "moe mlp.experts": "nvfp4 16 experts, 192 x", "lm_head lm_head": "bf16",
+    },
+    SUPER: {
+        "qkv mixer.in_proj": "fp8", "qkv mixer.qkv_proj": "fp8", "o mixer.out_proj": "fp8",
+        "o mixer.o_proj": "fp8", "mlp mixer.shared_experts.up_proj": "fp8",
+        "mlp mixer.fc1_latent_proj": "fp8 64 x 256", "mlp mixer.fc2_latent_proj": "fp8 256 x 64",
+        "lm_head lm_head": "bf16",
+    },
+}  # fmt: skip
+"""By slot and role, how the line of the replacement begins."""
+
+NOT_TAKEN: Mapping[str, dict[str, str]] = {
+    "nemotron-3-nano-fp8": {
+        "router mixer.gate": "float32",
+        "mlp mixer.shared_experts.down_proj": "quantizes its input in one kernel with",
+    },
+    "qwen3-next-80b-a3b-nvfp4": {
+        "mlp mlp.shared_expert_gate": "1 x 256: N and K must be multiples of 16",
+        # Of 2 times 4 rows here; of 64 in the public model.
+        "qkv linear_attn.in_proj_ba": "8 x 256: N and K must be multiples of 16",
+    },
+    SUPER: {
+        "router mixer.gate": "float32",
+        "mlp mixer.shared_experts.down_proj": "quantizes its input in one kernel with",
+        "router mixer.experts": "among 4 groups of experts",
+        "moe mixer.experts": "among 4 groups of experts",
+    },
+}
+"""And why others are left to vLLM."""
+
+
+@pytest.fixture(scope="module", params=NARROW)
+def built(
+    request: pytest.FixtureRequest, vllm_world: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, list[BuiltReplacement]]]:
+    """What side b of the model's case in benchmarks/ab.py gets."""
+    name, before = str(request.param), torch.get_default_dtype()
+    model_name = name.partition(" ")[0]
+    config = deepcopy(MODELS[model_name]) | NARROW[name]
+    if name.startswith("nemotron"):  # which layers are BF16 goes by their numbers
+        config["quantization_config"]["ignore"] = ["lm_head"]
+    else:  # attention is in every second one here
+        ignored = config["quantization_config"]["ignore"]
+        ignored += [f"model.layers.1.self_attn.{part}_proj" for part in "qkv"]
+    folder: Path = tmp_path_factory.mktemp("model")
+    with ExitStack() as stack:
+        model = stack.enter_context(vllm_layers.whole_model(config, folder))
+        stack.callback(torch.set_default_dtype, before)
+        torch.set_default_dtype(torch.float32)
+        fill_dummy(model, 1)
+        yield name, build_all(model, {"b": parse_swaps(CASES[model_name].b)})
+
+
+def named(place: BuiltReplacement) -> str:
+    return f"{place.point.slot} {role_of(place.point.name)}"
+
+
+def test_the_cases_swap_what_these_models_have() -> None:
+    assert {CASES[name.partition(" ")[0]].b for name in NARROW} == {HYBRID}
+
+
+def test_what_can_be_taken_is(built: tuple[str, list[BuiltReplacement]]) -> None:
+    name, places = built
+    lines = {named(place): place.choices["b"].replacement for place in places}
+    live = {role: replacement.line for role, replacement in lines.items() if replacement}
+    assert live.keys() == TAKEN[name].keys()
+    assert {
+        role: line for role, line in live.items() if not line.startswith(TAKEN[name][role])
+    } == {}
+
+
+def test_what_is_not_taken_has_its_reason(built: tuple[str, list[BuiltReplacement]]) -> None:
+    name, places = built
+    whys = {named(place): place.choices["b"].why for place in places if place.choices["b"].why}
+    assert whys.keys() == NOT_TAKEN[name].keys()
+    assert {role: why for role, why in whys.items() if NOT_TAKEN[name][role] not in why} == {}
+
+
+@each_row("tokens", [1, 5])
+def test_what_is_taken_computes_its_layer(
+    tokens: int, built: tuple[str, list[BuiltReplacement]]
+) -> None:
+    """Of the weights as the checkpoint has them, in float64."""
+    wrong: dict[str, str] = {}
+    for place in built[1]:
+        if place.choices["b"].live:
+            verdict = computed(place, tokens)
+            wrong |= {named(place): verdict.detail} if verdict.detail else {}
+    assert wrong == {}
+
+
+def computed(place: BuiltReplacement, tokens: int) -> Judgement:
+    """What a replacement makes of tokens, beside what its layer is."""
+    point, replacement = place.point, place.choices["b"].replacement
+    assert replacement is not None
+    layer = read_layer(point.name, point.module, point.slot)
+    if isinstance(layer, LinearLayer):
+        x = make_activations("plain", tokens, layer.weight.shape[1], 1, "cpu")
+        return judge(replacement.run(x, None), linear_oracle(x, decode(layer.weight), None))
+    assert isinstance(layer, RouterLayer | ExpertsLayer)
+    router = layer if isinstance(layer, RouterLayer) else layer.router
+    logits = make_logits("plain", tokens, router.experts, torch.float32, "cpu")
+    experts, weights = routing_oracle(logits, router)
+    if isinstance(layer, RouterLayer):
+        shares, chosen = replacement.run(logits)
+        assert torch.equal(chosen.long(), experts)
+        return judge(shares, weights)
+    x = make_activations("plain", tokens, layer.gate_up.shape[-1], 1, "cpu")
+    return judge(replacement.run(x, logits), moe_oracle(x, experts, weights, layer))
