@@ -29,7 +29,7 @@ from spark_prof.datasets.prepared import prepare
 from spark_prof.errors import CommandError
 from spark_prof.tune.engine_traits import recorded_facts
 from spark_prof.vocabulary import BASES, COMPONENTS, COPIES
-from tests.analyzers.agreeing import contradictions, screen_contradictions
+from tests.analyzers.agreeing import contradictions, other_figures, screen_contradictions
 from tests.analyzers.findings.test_ranking import overclaimed
 from tests.analyzers.findings.test_verify import right
 from tests.golden.corpus import RECORDINGS
@@ -86,6 +86,7 @@ def agrees(name: str, rank: int, report: Report) -> None:
     assert len(failed) < len(report.invariants)
     assert not contradictions(json.loads(RENDERERS["json"](report)), rank)
     assert not screen_contradictions(report)
+    assert not other_figures(report)
 
 
 @pytest.mark.slow

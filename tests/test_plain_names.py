@@ -70,8 +70,6 @@ RIDDLE_KEYS = frozenset(
         ("analyzers/fallbacks/audit_rows.py", "witnesses"),
         ("analyzers/invariants.py", "charged"),
         ("analyzers/prefill_costs.py", "alone_us"),
-        ("analyzers/step_time.py", "alone_us"),
-        ("analyzers/step_time.py", "charged_us"),
         ("analyzers/summary.py", "charged"),
         ("analyzers/token_time.py", "alone_us"),
     ]

@@ -130,17 +130,17 @@ def shapes(report: Report) -> Answer | None:
 
 def overhead(report: Report) -> Answer | None:
     """What the host and the gaps between kernels take."""
-    ledger = report.decode_ledger
-    if ledger is None or not ledger.step_us:
+    step = report.decode_step
+    if step is None or not step.step_us:
         return None
     cpu = report.run.units == "op"
     idle, unit = ("no operator runs for", "operators") if cpu else ("the GPU waits", "kernels")
     text = (
-        f"Of a median decode step of {written_time(ledger.step_us)} {idle} "
-        f"{written_time(ledger.us(LAUNCH_GAPS))} between {unit} and "
-        f"{written_time(ledger.us(HOST))} before the first and after the last one."
+        f"Of a median decode step of {written_time(step.step_us)} {idle} "
+        f"{written_time(step.us(LAUNCH_GAPS))} between {unit} and "
+        f"{written_time(step.us(HOST))} before the first and after the last one."
     )
-    basis = f"{ledger.steps} decode steps, each instant of them accounted for."
+    basis = f"{step.steps} decode steps, each instant of them accounted for."
     return Answer("overhead", "What do launches and the host take?", text, basis)
 
 

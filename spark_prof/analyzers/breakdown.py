@@ -7,7 +7,7 @@ made of these sums. They are added up in whole nanoseconds, and so are exact.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,10 +20,10 @@ from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import KernelEvidence
 from spark_prof.analyzers.instants import OwnedTime
 from spark_prof.analyzers.lookup import Integers, combined, copies_in, positions, sums_of_blocks
-from spark_prof.analyzers.step_time import step_weights
-from spark_prof.arrays import Floats
+from spark_prof.analyzers.step_time import COPIED, GAPS, ROUNDING_US, StepAccount, step_weights
+from spark_prof.arrays import Floats, exact
 from spark_prof.rules.components import part_of
-from spark_prof.vocabulary import BASIS_CLASSES, PHASES
+from spark_prof.vocabulary import BASES, BASIS_CLASSES, PHASES
 
 _KEYS = ["placed", "basis", "component", "role", "layer", "name"]
 """What tells kernels apart beside their phase, what has the fewest values first."""
@@ -118,6 +118,8 @@ class TypicalKernel:
     us: float  # its part of the step: those of all kernels, copies and gaps add up to it
     kernel_us: float  # how long it ran, overlaps counted in full
     ahead_us: float  # of a call, as in `KernelRow`
+    all_calls: int = 0  # in all steps of the phase
+    basis: str = "none"  # of component and role: the weakest of the bases of its calls
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def sums_of(
             phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
             ns=added.ns.astype(np.int64),
             calls=added.calls.astype(np.int64),
-            us=added.typical_ns / 1e3,
+            us=exact(added.typical_ns / 1e3),
             ahead_us=added.typical_ahead_ns / 1e3,
             step_calls=added.typical_calls,
         )
@@ -181,8 +183,10 @@ def sums_of(
     if owned is not None:
         for place in np.unique(phase.codes):
             ns = owned.weighted(np.where(phase.codes == place, of_step, 0.0))
-            mine = in_phase[first] == place
-            sums["attributed_us"] += np.where(mine, _sum_by_code(code, ns, len(first)), 0.0) / 1e3
+            own_us = exact(_sum_by_code(code, ns, len(first)) / 1e3)
+            sums["attributed_us"] += np.where(in_phase[first] == place, own_us, 0.0)
+    for column in ("ns", "us", "step_calls"):
+        sums[f"decode_{column}"] = sums[column].where(sums["phase"] == "decode", 0)
     return sums[sums["phase"].notna()].reset_index(drop=True)
 
 
@@ -227,46 +231,57 @@ def _sum_by_code(code: Integers, values: Floats, codes: int) -> Floats:
     return sums_of_blocks(len(code), 1, codes, of_block)[0]
 
 
-def typical_kernels(sums: pd.DataFrame) -> tuple[TypicalKernel, ...]:
-    """The kernels of the typical step of each phase, in the order of their names."""
-    keys = ["phase", "component", "role", "name"]
-    figures = ["step_calls", "attributed_us", "us", "ahead_us"]
-    rows = sums.groupby(keys, observed=True)[figures].sum()
-    return tuple(
-        TypicalKernel(
-            phase=str(phase),
-            component=str(component),
-            role=str(role),
-            name=str(name),
-            calls=calls,
-            us=us,
-            kernel_us=kernel_us,
-            ahead_us=ahead / calls if calls else 0.0,
-        )
-        for (phase, component, role, name), calls, us, kernel_us, ahead in (
+def typical_kernels(
+    sums: pd.DataFrame, accounts: Iterable[StepAccount] = ()
+) -> tuple[TypicalKernel, ...]:
+    """The kernels of the typical step of each phase, in the order of their names.
+
+    Those of a component add up to its part of the account. What steps of other phases launched, or
+    none, comes last and has no name.
+    """
+    figures = ["calls", "step_calls", "attributed_us", "us", "ahead_us"]
+    weakest = sums["basis"].map(BASES.index).astype(int)
+    groups = sums.assign(weakest=weakest).groupby(
+        ["phase", "component", "role", "name"], observed=True
+    )
+    rows = groups[figures].sum().assign(weakest=groups["weakest"].max())
+    kernels = [
+        TypicalKernel(str(phase), str(component), str(role), str(name), calls, us, kernel_us,
+                      ahead / calls if calls else 0.0, int(all_calls), BASES[basis])
+        for (phase, component, role, name), all_calls, calls, us, kernel_us, ahead, basis in (
             rows.itertuples(name=None)
         )
-        if us or calls
-    )
+    ]  # fmt: skip
+    parts = {
+        (account.phase, part.name): part.us
+        for account in accounts
+        for part in (account.parts if account.batch_size is None else ())
+        if part.name not in (*GAPS, COPIED)
+    }
+    for (phase, component), us in parts.items():
+        places = [n for n, k in enumerate(kernels) if (k.phase, k.component) == (phase, component)]
+        left = us - sum(kernels[place].us for place in places)
+        if places and abs(left) < ROUNDING_US:
+            largest = max(places, key=lambda place: kernels[place].us)
+            kernels[largest] = replace(kernels[largest], us=kernels[largest].us + left)
+        elif left > 0:
+            kernels.append(TypicalKernel(phase, component, "", "", 0.0, left, 0.0, 0.0))
+    return tuple(kernels)
 
 
 def component_rows(sums: pd.DataFrame) -> tuple[ComponentRow, ...]:
     """One row per component that occurs, the most expensive first."""
     ns = sums.groupby(["component", "phase"], observed=True)["ns"].sum()
-    a_step = _in_decode(sums, "us").groupby(sums["component"], observed=True).sum()
-    totals = sums.groupby("component", observed=True)[["ns", "calls"]].sum()
+    totals = sums.groupby("component", observed=True)[["ns", "calls", "decode_us"]].sum()
     totals = totals.sort_values("ns", ascending=False, kind="stable")
     total = int(totals["ns"].sum()) or 1
-    rows = []
-    for name, row_ns, calls in totals.itertuples(name=None):
-        us = {f"{phase}_us": float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES}
-        per_step = float(a_step.get(name, 0.0))
-        rows.append(
-            ComponentRow(
-                name, row_ns / 1e3, row_ns / total, calls, **us, decode_us_per_step=per_step
-            )
+    return tuple(
+        ComponentRow(
+            name, row_ns / 1e3, row_ns / total, calls, decode_us_per_step=a_step,
+            **{f"{phase}_us": float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES},
         )
-    return tuple(rows)
+        for name, row_ns, calls, a_step in totals.itertuples(name=None)
+    )  # fmt: skip
 
 
 def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
@@ -278,8 +293,8 @@ def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     roles = sums["role"].astype(str)
     named = roles.map({role: part_of(role) for role in roles.unique().tolist()})
     parts = named.where(sums["layer"] < 0, "")
-    sums = sums.assign(us=_in_decode(sums, "us"), part=parts)
-    totals = sums.groupby(keys, observed=True)[["ns", "calls", "us"]].sum()
+    sums = sums.assign(part=parts)
+    totals = sums.groupby(keys, observed=True)[["ns", "calls", "decode_us"]].sum()
     basis = _basis_of_most(sums, keys)
     return tuple(
         LayerRow(
@@ -290,22 +305,14 @@ def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     )  # fmt: skip
 
 
-def _in_decode(sums: pd.DataFrame, column: str) -> pd.Series:
-    return sums[column].where(sums["phase"] == "decode", 0)
-
-
 def kernel_rows(
     sums: pd.DataFrame, label_of: Callable[[str], Label] = classify
 ) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
     keys = ["name", "component"]
-    figures = ["ns", "calls", "decode", "us", "decode_calls", "ahead_us", "step_calls"]
-    with_decode = sums.assign(
-        decode=_in_decode(sums, "ns"),
-        us=_in_decode(sums, "us"),
-        decode_calls=_in_decode(sums, "step_calls"),
-    )
-    rows = with_decode.groupby(keys, observed=True)[figures].sum()
+    figures = ["ns", "calls", "decode_ns", "decode_us", "decode_step_calls", "ahead_us",
+               "step_calls"]  # fmt: skip
+    rows = sums.groupby(keys, observed=True)[figures].sum()
     rows = rows.sort_values("ns", ascending=False, kind="stable")
     total = int(rows["ns"].sum()) or 1
     basis = _basis_of_most(sums, keys)

@@ -22,7 +22,7 @@ from spark_prof.analyzers.layer_consistency import (
     without_layers,
 )
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
-from spark_prof.analyzers.step_accounting import Steps, length_by_group, step_books
+from spark_prof.analyzers.step_accounting import Steps, length_by_group, step_times
 from spark_prof.analyzers.step_time import attributed_time
 from spark_prof.analyzers.token_time import DECODING, SETTLING
 from spark_prof.analyzers.windows import Windows, engine_rows, timed_windows
@@ -232,24 +232,19 @@ class RecordedFacts:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """What `step_books` returned; of kernels without times what `timed_windows` did."""
-        return step_books(self._of_batch, self.placed) if self.timed else self._of_batch
+        """What `step_times` returned; of kernels without times what `timed_windows` did."""
+        return step_times(self._of_batch, self.placed) if self.timed else self._of_batch
 
     @cached_property
-    def attributed(self) -> Attributed | None:
-        """Who owns each instant of the steps, by component; None without times."""
-        return self._attributed[0] if self._attributed else None
-
-    @cached_property
-    def owned(self) -> OwnedTime | None:
-        """The part of the steps that each row of `placed` has; None without times."""
-        return self._attributed[1] if self._attributed else None
+    def attributed(self) -> tuple[Attributed, OwnedTime] | tuple[None, None]:
+        """Who owns each instant of the steps, by component and row by row; None without times."""
+        return attributed_time(self.placed, self.steps) if self.timed else (None, None)
 
     @cached_property
     def all_layers(self) -> LayerTables:
         """The sums of the kernels in all layers that were found, and the model's layers."""
         windows = self.steps if self.timed else None
-        sums = sums_of(self.placed, self.steps["phase"], windows, self.owned)
+        sums = sums_of(self.placed, self.steps["phase"], windows, self.attributed[1])
         return LayerTables.of(self.bundle, self.rank, sums)
 
     @cached_property
@@ -274,10 +269,6 @@ class RecordedFacts:
             return np.zeros(len(self.placed), bool)
         of_steps = positions(self.steps.index.to_numpy(), self.placed["step"].to_numpy()) >= 0
         return np.asarray(of_steps & ~copies_in(self.placed))
-
-    @cached_property
-    def _attributed(self) -> tuple[Attributed, OwnedTime] | None:
-        return attributed_time(self.placed, self._of_batch) if self.timed else None
 
     @cached_property
     def _judged(self) -> pd.DataFrame:

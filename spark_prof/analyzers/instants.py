@@ -116,6 +116,17 @@ class Attributed:
     outside: Floats  # how long nothing ran before the first or after the last
 
 
+class SharedTime(NamedTuple):
+    """The rows that overlap others or run across the edge of a window."""
+
+    rows: Int64s
+    opened: Int64s  # where they start and end, on the time line of `moments`
+    closed: Int64s
+    moments: Int64s
+    clock: Floats  # what the shared clock shows at each
+    edges: tuple[Int64s, Int64s]  # of the windows, on that line
+
+
 @dataclass(frozen=True, eq=False)
 class OwnedTime:
     """The part of the windows that each row has; what the parts of a kind sum to is `Attributed`.
@@ -126,12 +137,7 @@ class OwnedTime:
     length: Int64s  # of each row, ns
     # The window of each row that has all its time for itself and lies in one; of others -1.
     window: npt.NDArray[np.int32]
-    shared: Int64s  # the rows that overlap others or run across the edge of a window
-    opened: Int64s  # where they start and end, on the time line of `moments`
-    closed: Int64s
-    moments: Int64s
-    clock: Floats  # what the shared clock shows at each
-    edges: tuple[Int64s, Int64s]  # of the windows, on that line
+    shared: SharedTime  # of the rows that have not
 
     def weighted(self, weights: Floats) -> Floats:
         """The sum over the windows of each row's part, times a weight of each window, in ns."""
@@ -139,37 +145,38 @@ class OwnedTime:
         sums = by_blocks(
             len(self.length), np.float64, lambda b: self.length[b] * weight[self.window[b]]
         )
-        if len(self.shared):
-            sums[self.shared] = self._passed(self.closed, weights)
-            sums[self.shared] -= self._passed(self.opened, weights)
+        if len(shared := self.shared.rows):
+            sums[shared] = self._passed(self.shared.closed, weights)
+            sums[shared] -= self._passed(self.shared.opened, weights)
         return sums
 
     def _passed(self, moment: Int64s, weights: Floats) -> Floats:
         """What a clock shows that advances as much faster in a window as that one weighs."""
-        begin, finish = self.edges
-        begun, finished = (np.interp(edge, self.moments, self.clock) for edge in self.edges)
+        *_, moments, clock, (begin, finish) = self.shared
+        begun, finished = (np.interp(edge, moments, clock) for edge in (begin, finish))
         before = np.append(0.0, np.cumsum(weights * (finished - begun)))
         window = np.maximum(np.searchsorted(begin, moment, side="right") - 1, 0)
-        inside = np.interp(np.minimum(moment, finish[window]), self.moments, self.clock)
+        inside = np.interp(np.minimum(moment, finish[window]), moments, clock)
         passed: Floats = before[window]
         passed += weights[window] * np.maximum(inside - begun[window], 0.0)
         return passed
 
 
-def attribute(work: RunWork, begin: Int64s, finish: Int64s, kinds: int) -> Attributed:
-    """Attributes every instant of some windows, of which none begins before the last one ends."""
-    return attribute_rows(work, begin, finish, kinds)[0]
-
-
-def attribute_rows(
-    work: RunWork, begin: Int64s, finish: Int64s, kinds: int
+def attribute(
+    work: RunWork, begin: Int64s, finish: Int64s, kinds: int, idle: Floats | None = None
 ) -> tuple[Attributed, OwnedTime]:
-    """As `attribute`, with the part of each row."""
+    """Attributes every instant of some windows, of which none begins before the last one ends.
+
+    The second are the parts of each row.
+
+    Args:
+        idle: how long nothing ran in each window; None works it out.
+    """
     totals = [np.zeros((len(begin), kinds)) for _ in range(3)]
     between = np.zeros(len(begin))
     window = np.full(len(work.start), -1, np.int32)
     nothing = np.zeros(0, np.int64)
-    shares = _Shared(nothing, nothing, nothing, nothing, np.zeros(0), (nothing, nothing))
+    shares = SharedTime(nothing, nothing, nothing, nothing, np.zeros(0), (nothing, nothing))
     if len(begin) and len(work.start):
         latest = np.maximum.accumulate(np.maximum(work.end, work.start))
         blocks = [slice(at, at + _BLOCK) for at in range(0, len(work.start), _BLOCK)]
@@ -185,10 +192,11 @@ def attribute_rows(
         between = _between_kernels(work, begin, finish, latest)
     length = np.maximum(work.end - work.start, 0)
     kernel_time, attributed, exclusive = totals
-    idle = np.maximum((finish - begin).astype(np.float64) - attributed.sum(axis=1), 0)
+    if idle is None:
+        idle = np.maximum((finish - begin).astype(np.float64) - attributed.sum(axis=1), 0)
     between = np.minimum(between, idle)
     times = Attributed(kernel_time, attributed, exclusive, between, idle - between)
-    return times, OwnedTime(length, window, *shares)
+    return times, OwnedTime(length, window, shares)
 
 
 def _block(
@@ -246,23 +254,12 @@ def _between_kernels(work: RunWork, begin: Int64s, finish: Int64s, latest: Int64
     return idle_between
 
 
-class _Shared(NamedTuple):
-    """The rows that share their time, as `OwnedTime` has them."""
-
-    rows: Int64s
-    opened: Int64s
-    closed: Int64s
-    moments: Int64s
-    clock: Floats
-    edges: tuple[Int64s, Int64s]
-
-
 def _add_shared(
     work: RunWork, rows: Int64s, windows: tuple[Int64s, Int64s], totals: list[Floats]
-) -> _Shared:
+) -> SharedTime:
     """Adds rows that overlap each other or run across edges of windows, by the two clocks."""
     if not len(rows):
-        return _Shared(rows, rows, rows, rows, np.zeros(0), windows)
+        return SharedTime(rows, rows, rows, rows, np.zeros(0), windows)
     # Near zero a float holds every nanosecond. What lies outside all windows counts to none.
     origin, last = int(windows[0][0]), int(windows[1][-1])
     start = np.clip(work.start[rows], origin, last) - origin
@@ -281,7 +278,7 @@ def _add_shared(
             starts, ends = (np.sort(clock[kinds == kind]) for clock in (opened, closed))
             total[:, kind] += _passed(finished, starts) - _passed(finished, ends)
             total[:, kind] -= _passed(begun, starts) - _passed(begun, ends)
-    return _Shared(rows, start, end, moments, shared, edges)
+    return SharedTime(rows, start, end, moments, shared, edges)
 
 
 def clocks_of(start: Int64s, end: Int64s) -> tuple[Int64s, Floats, Floats]:

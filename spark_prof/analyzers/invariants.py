@@ -32,7 +32,7 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_floors,
     without_step_floors,
 )
-from spark_prof.analyzers.step_time import LedgerRow
+from spark_prof.analyzers.step_time import StepAccount
 from spark_prof.analyzers.views.waterfall import DIFFERENCES, waterfall_of
 from spark_prof.arrays import Flags
 from spark_prof.rules.gpus import find_gpu
@@ -178,15 +178,21 @@ def _wholes(checking: Checking) -> Iterator[Whole]:
     The residual is no time, but what the parts lack.
     """
     report, tables = checking.report, checking.tables
-    for b in report.books if "books" in tables else ():
-        terms = [b.kernels_us, b.copies_us, -b.overlap_us, b.gap_us, b.residual_us]
-        times = [(name, float(getattr(b, name))) for name in _TIMES_OF_STEPS]
-        yield Whole(f"books: {b.phase}", ("books", b.phase), b.step_us, terms, times)
-    for t in report.tokens if "tokens" in tables else ():
-        times = [(r.name, min(r.charged_us, r.summed_us, r.alone_us)) for r in t.rows]
-        terms = [r.charged_us for r in t.rows]
-        key = ("tokens", t.phase, t.batch_size)
-        yield Whole(f"tokens: {t.phase}", key, t.step_us, terms, times)
+    for row in report.accounts if "books" in tables else ():
+        if (sums := row.sums) and row.batch_size is None:
+            terms = [
+                sums.kernels_us,
+                sums.copies_us,
+                -sums.overlap_us,
+                sums.gap_us,
+                sums.residual_us,
+            ]
+            times = [(name, float(getattr(sums, name))) for name in _TIMES_OF_STEPS]
+            yield Whole(f"books: {row.phase}", ("books", row.phase), sums.step_us, terms, times)
+    for row in report.typical_steps if "tokens" in tables else ():
+        times = [(p.name, min(p.us, p.kernel_us, p.exclusive_us)) for p in row.parts]
+        key = ("tokens", row.phase, row.batch_size)
+        yield Whole(f"tokens: {row.phase}", key, row.step_us, [p.us for p in row.parts], times)
     if "floor" in tables:
         waterfall = waterfall_of(report)
         terms = [part.us for part in waterfall.parts]
@@ -214,7 +220,7 @@ def _tolerance(terms: int, largest_us: float) -> float:
 
 
 def _negative(checking: Checking) -> list[Broken]:
-    steps = [b.step_us for b in checking.report.books]
+    steps = [row.sums.step_us for row in checking.report.accounts if row.sums]
     # More than rounding in a run that took so long.
     least = -_tolerance(1, max(steps, default=checking.figures.kernels_us))
     return [
@@ -240,9 +246,9 @@ def _sums(checking: Checking) -> list[Broken]:
 
 
 def _union(checking: Checking) -> list[Broken] | None:
-    if not checking.report.books:
+    if (whole := checking.report.all_steps) is None:
         return None
-    us, counted_us = checking.figures.union_us, checking.report.books[0].union_us
+    us, counted_us = checking.figures.union_us, whole.union_us
     if same(us, counted_us):
         return []
     text = f"Kernels ran in {us:,.2f} us of the window, {counted_us:,.2f} us are counted: left out."
@@ -337,19 +343,20 @@ def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report
     if not keys:
         return report
     changed: dict[str, Any] = {n: () for n in ("components", "layers", "kernels") if (n,) in keys}
-    tables = {table for table, *_ in keys}
-    if "books" in tables:
-        books = tuple(b for b in report.books if ("books", b.phase) not in keys)
-        changed["books"] = () if ("books", "all") in keys else books
-    if "tokens" in tables:
-        tokens = report.tokens
-        changed["tokens"] = tuple(
-            t for t in tokens if ("tokens", t.phase, t.batch_size) not in keys
-        )
+    if {"books", "tokens"} & {table for table, *_ in keys}:
+        changed["accounts"] = tuple(_without_times(row, keys) for row in report.accounts)
     report = LazyReport(report, **changed)
     if ("floor",) not in keys or report.roofline is None:
         return report
     return _without_step_floors(report, [(p.phase,) for p in report.roofline.phases])
+
+
+def _without_times(row: StepAccount, keys: Collection[tuple[object, ...]]) -> StepAccount:
+    """The account without its sums or its typical step, where the keys name them."""
+    if ("tokens", row.phase, row.batch_size) in keys:
+        row = StepAccount(row.phase, row.batch_size, row.sums)
+    wrong = ("books", "all") in keys or ("books", row.phase) in keys
+    return replace(row, sums=None) if wrong else row
 
 
 def _without_layer_counts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
@@ -361,30 +368,33 @@ def _without_layer_counts(report: Report, keys: Sequence[tuple[object, ...]]) ->
         return report
     unknown = {component for _, component in chain.from_iterable(map(parts_of, keys))}
 
-    def without(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:
-        return tuple(
-            replace(row, layers=0, per_layer_us=None) if {WHOLE, row.name} & unknown else row
-            for row in rows
+    def uncounted(account: StepAccount) -> StepAccount:
+        parts = (
+            replace(part, layers=0) if {WHOLE, part.name} & unknown else part
+            for part in account.parts
         )
+        return replace(account, parts=tuple(parts))
 
-    tokens = tuple(replace(t, rows=without(t.rows)) for t in report.tokens)
     conversions = report.conversions
     conversions = replace(
         conversions,
         charged=tuple(replace(row, layers=0) for row in conversions.charged),
         padding=tuple(replace(row, layers=0) for row in conversions.padding),
     )
-    return LazyReport(report, tokens=tokens, conversions=conversions)
+    accounts = tuple(map(uncounted, report.accounts))
+    return LazyReport(report, accounts=accounts, conversions=conversions)
 
 
 _FLOORS = ("roofline", "counters")
-_TIMES = ("books", "tokens", "components", "layers", "kernels", *_FLOORS)
-_LAYERS = ("tokens", "conversions")
+_TIMES = ("accounts", "components", "layers", "kernels", *_FLOORS)
+_LAYERS = ("accounts", "conversions")
 
 TABLES = ("books", "tokens", "floor", "components", "layers", "kernels")
 """The tables of a report whose parts add up to something; floor is the waterfall."""
 
-_LOOKED_AT: Mapping[str, Collection[str]] = dict.fromkeys(_FLOORS, ("tokens", "floor"))
+_LOOKED_AT: Mapping[str, Collection[str]] = {
+    "accounts": ("books", "tokens"), **dict.fromkeys(_FLOORS, ("tokens", "floor")),
+}  # fmt: skip
 """The tables that a topic stands on, where they are not the one of its name."""
 
 TOPICS = {"floor-": "roofline", "layers-": "conversions"}

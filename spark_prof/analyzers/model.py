@@ -40,8 +40,8 @@ from spark_prof.analyzers.roofline.weight_bytes import stored_as, weights_of_ten
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
 from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
-from spark_prof.analyzers.step_accounting import Books, Steps
-from spark_prof.analyzers.step_time import Ledger
+from spark_prof.analyzers.step_accounting import Steps
+from spark_prof.analyzers.step_time import StepAccount, StepSums
 from spark_prof.rules.components import DRAFTER, LM_HEAD
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.swapped import layers_of, tensors_of
@@ -203,7 +203,9 @@ class Report:
     run: RecordingSetup
     gpu: RecordedGpu
     steps: Steps
-    books: tuple[Books, ...]  # one for all steps first, then one a phase; none without times
+    # Where the time of steps and tokens goes: of all steps first, then of each phase, then of each
+    # batch size of decode; none without times.
+    accounts: tuple[StepAccount, ...]
     # First step's start to last step's end, without what lies between two flushed pieces.
     wall_us: float | None
     coverage: Coverage
@@ -230,7 +232,6 @@ class Report:
     conflicts: tuple[Conflict, ...] = ()  # names that counters or code contradict
     roofline: Roofline | None = None  # None where nothing tells what kernels need
     shapes: Shapes | None = None  # launches of decode steps; None where nothing tells their shapes
-    tokens: tuple[Ledger, ...] = ()  # where the time of a step and a token goes; none without times
     answers: tuple[Answer, ...] = ()  # what the run says to the questions that people ask first
     audit: Audit | None = None  # which kernels run which layers; None where nothing tells
     invariants: tuple[Invariant, ...] = ()  # what was checked; the figures that failed are left out
@@ -269,18 +270,35 @@ class Report:
         return self.roofline.weights if self.roofline else ()
 
     @property
-    def decode_ledger(self) -> Ledger | None:
-        """The typical decode step that the report is about; None where there is none."""
-        ledger = self.drawn_ledger
-        return ledger if ledger is not None and ledger.phase == "decode" else None
+    def summed_steps(self) -> tuple[StepAccount, ...]:
+        """The accounts of steps of any size that have sums: of all steps, then of each phase."""
+        return tuple(row for row in self.accounts if row.sums and row.batch_size is None)
 
     @property
-    def drawn_ledger(self) -> Ledger | None:
+    def all_steps(self) -> StepSums | None:
+        """How the time of all steps splits; None where nothing tells."""
+        return self.summed_steps[0].sums if self.summed_steps else None
+
+    @property
+    def typical_steps(self) -> tuple[StepAccount, ...]:
+        """The accounts that have a typical step: decode, other phases, then batch sizes."""
+        rows = [row for row in self.accounts if row.step]
+        return tuple(sorted(rows, key=lambda row: (bool(row.batch_size), row.phase != "decode")))
+
+    @property
+    def decode_step(self) -> StepAccount | None:
+        """The typical decode step that the report is about; None where there is none."""
+        account = self.drawn_step
+        return account if account is not None and account.phase == "decode" else None
+
+    @property
+    def drawn_step(self) -> StepAccount | None:
         """The typical step whose time is taken apart: of the batch size with most of the time."""
         headline = self.steps.headline_and_screen
         size = headline.screen.batch if headline else None
-        of_size = (t for t in self.tokens if t.phase == "decode" and t.batch_size == size)
-        return next(of_size, next(iter(self.tokens), None))
+        rows = self.typical_steps
+        of_size = (row for row in rows if row.phase == "decode" and row.batch_size == size)
+        return next(of_size, next(iter(rows), None))
 
 
 class LazyReport(Report):

@@ -85,8 +85,8 @@ from spark_prof.analyzers.startup.held_memory import memory_of
 from spark_prof.analyzers.startup.marked_start import marked_start
 from spark_prof.analyzers.startup.start_account import startup_of
 from spark_prof.analyzers.startup.start_rows import MemoryAccount, Startup
-from spark_prof.analyzers.step_accounting import Books, Steps, books, steps_of
-from spark_prof.analyzers.step_time import Ledger, token_ledgers
+from spark_prof.analyzers.step_accounting import Steps, steps_of
+from spark_prof.analyzers.step_time import StepAccount, step_accounts
 from spark_prof.analyzers.swapped_run import swaps_of
 from spark_prof.traces.benchmarks.load_test import imported_runs
 from spark_prof.traces.engine_starts import starts_in
@@ -135,10 +135,18 @@ class RecordedReport(LazyReport):
         return replace(steps, count=0, unknown=0, unknown_us=None, host_gap_us=None)
 
     @cached_property
-    def books(self) -> tuple[Books, ...]:
-        """How the time of all steps splits; none without times."""
-        rows = books(self.facts.steps) if self.facts.timed else ()
-        return rows if self._run.tells_steps else tuple(replace(row, steps=0) for row in rows)
+    def accounts(self) -> tuple[StepAccount, ...]:
+        """Where the time of steps and tokens goes; none without times."""
+        facts, token = self.facts, self.steps.token
+        if not (attributed := facts.attributed[0]):
+            return ()
+        sizes = () if token is None else (token, *self.steps.batches)
+        rows = step_accounts(attributed, facts.steps, facts.sums, sizes)
+        if self._run.tells_steps:
+            return rows
+        return tuple(
+            replace(row, steps=0, sums=row.sums and replace(row.sums, steps=0)) for row in rows
+        )
 
     @cached_property
     def wall_us(self) -> float | None:
@@ -168,7 +176,7 @@ class RecordedReport(LazyReport):
     @cached_property
     def typical(self) -> tuple[TypicalKernel, ...]:
         """The kernels of the typical step of each phase."""
-        return typical_kernels(self.facts.sums)
+        return typical_kernels(self.facts.sums, self.accounts)
 
     @cached_property
     def conversions(self) -> Conversions:
@@ -176,8 +184,8 @@ class RecordedReport(LazyReport):
         facts = self.facts
         placed = without_layers(facts.placed, facts.unknown_layers)
         return conversions_of(
-            placed, facts.steps, self.steps, self.kernels, facts.evidence.label, facts.owned,
-            timed=facts.timed,
+            placed, facts.steps, self.steps, self.kernels, facts.evidence.label,
+            facts.attributed[1], timed=facts.timed,
         )  # fmt: skip
 
     @cached_property
@@ -188,7 +196,8 @@ class RecordedReport(LazyReport):
     @cached_property
     def copies(self) -> Copies:
         """What copy engines and memsets did."""
-        busy_us = self.books[0].busy_us if self.facts.timed else None
+        whole = self.all_steps
+        busy_us = whole.busy_us if whole else None
         return copies_of(self.facts.placed, self.facts.steps.index, busy_us)
 
     @cached_property
@@ -281,10 +290,9 @@ class RecordedReport(LazyReport):
             facts.rank,
             facts.placed,
             facts.steps,
-            # What a kernel reads is proven by the kernel, whatever the others of its layer do.
-            facts.all_layers.sums,
+            self.typical,
             self.kernels,
-            self.steps,
+            self.accounts,
             self.counters,
             facts.measured,
         )
@@ -296,16 +304,6 @@ class RecordedReport(LazyReport):
         return shapes_of(
             facts.bundle, facts.rank, facts.kernels, facts.steps, facts.sums, self.counters
         )
-
-    @cached_property
-    def tokens(self) -> tuple[Ledger, ...]:
-        """Where the time of a step and a token goes; none without times."""
-        facts, token = self.facts, self.steps.token
-        if not facts.attributed:
-            return ()
-        sizes = () if token is None else (token, *self.steps.batches)
-        rows = token_ledgers(facts.attributed, facts.steps, facts.sums, sizes)
-        return rows if self._run.tells_steps else tuple(replace(row, steps=0) for row in rows)
 
     @cached_property
     def audit(self) -> Audit | None:
@@ -386,7 +384,7 @@ class RecordedReport(LazyReport):
         return (
             *facts.windows.notes,
             *notes_of_timed(self.steps, len(facts.timed_only)),
-            *notes_of(facts.bundle, facts.rank, self.steps, coverage, self.books),
+            *notes_of(facts.bundle, facts.rank, self.steps, coverage, self.all_steps),
             *notes_of_dependent(facts.sums, self._run, self.ahead_us),
             *facts.evidence.lost,
         )

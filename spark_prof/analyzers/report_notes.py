@@ -12,7 +12,8 @@ from spark_prof.analyzers.attribution.placement import unseen_captures
 from spark_prof.analyzers.breakdown import Coverage
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import RecordingSetup
-from spark_prof.analyzers.step_accounting import Books, Steps
+from spark_prof.analyzers.step_accounting import Steps
+from spark_prof.analyzers.step_time import StepSums
 from spark_prof.analyzers.token_time import FEWEST_TIMED
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.execution import Execution
@@ -84,7 +85,7 @@ def pauses_of(bundle: Bundle, rank: int) -> Pauses | None:
 
 
 _ENOUGH_LAYERS = 0.95
-_GOOD_BOOKS_PERCENT = 1.0
+_SMALL_RESIDUAL_PERCENT = 1.0
 _FEW_DECODE_STEPS = 16
 _LATE = 5
 
@@ -133,13 +134,13 @@ def notes_of_dependent(sums: pd.DataFrame, run: RecordingSetup, all_us: float) -
 
 
 def notes_of(
-    bundle: Bundle, rank: int, steps: Steps, coverage: Coverage, books: tuple[Books, ...]
+    bundle: Bundle, rank: int, steps: Steps, coverage: Coverage, sums: StepSums | None
 ) -> tuple[str, ...]:
     """The notes of a report, what was lost first."""
     return (
         *_notes_of_recording(bundle, rank),
         *_notes_of_places(bundle, rank, coverage),
-        *_notes_of_steps(bundle, steps, books),
+        *_notes_of_steps(bundle, steps, sums),
     )
 
 
@@ -189,7 +190,7 @@ def _notes_of_places(bundle: Bundle, rank: int, coverage: Coverage) -> Iterator[
         )
 
 
-def _notes_of_steps(bundle: Bundle, steps: Steps, books: tuple[Books, ...]) -> Iterator[str]:
+def _notes_of_steps(bundle: Bundle, steps: Steps, sums: StepSums | None) -> Iterator[str]:
     if 0 < steps.count == bundle.meta.settings.get("steps"):
         text = f"The window closed after {steps.count} steps; see --steps."
         yield Note(text, "recording")
@@ -202,12 +203,12 @@ def _notes_of_steps(bundle: Bundle, steps: Steps, books: tuple[Books, ...]) -> I
             f"The KV cache was full: {steps.preemptions:,} preemptions, after which "
             f"{steps.recomputed_tokens:,} tokens were computed again, as prefill."
         )
-    if books and abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:
+    if sums and abs(sums.residual_percent) > _SMALL_RESIDUAL_PERCENT:
         yield (
-            f"The books are off by {books[0].residual_percent:.1f} % of the step time: kernels "
+            f"The books are off by {sums.residual_percent:.1f} % of the step time: kernels "
             "ran outside the step that launched them."
         )
-    if books and books[0].engine_us is None and not bundle.imported:
+    if sums and sums.engine_us is None and not bundle.imported:
         yield (
             "The scheduler's own record is missing for some steps: their token counts assume one "
             "token per decoding request."

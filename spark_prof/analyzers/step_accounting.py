@@ -10,7 +10,7 @@ inside the window, or its own outside. All of it is in integer nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from spark_prof.analyzers.token_time import (
     that_count,
     token_times,
 )
-from spark_prof.arrays import Int64s
+from spark_prof.arrays import Int64s, exact
 from spark_prof.vocabulary import PHASES
 
 
@@ -36,36 +36,6 @@ class Spread:
     median: float
     p99: float
     mean: float
-
-
-@dataclass(frozen=True)
-class Books:
-    """How the steps' time splits; kernels + copies - overlap + gap + residual = steps.
-
-    `phase` is prefill, decode, mixed, unknown or all.
-    """
-
-    phase: str
-    steps: int
-    step_us: float
-    kernels_us: float
-    union_us: float  # time in which at least one kernel ran, copies left out
-    copies_us: float
-    overlap_us: float  # what of the kernels and copies ran at the same time
-    gap_us: float
-    residual_us: float
-    engine_us: float | None
-    """All iterations by the engine's own clock; None for a phase, or where it was not recorded."""
-
-    @property
-    def residual_percent(self) -> float:
-        """Residual over step time, in per cent."""
-        return 100 * self.residual_us / self.step_us if self.step_us else 0.0
-
-    @property
-    def busy_us(self) -> float:
-        """Time in which at least one kernel or copy ran."""
-        return self.kernels_us + self.copies_us - self.overlap_us
 
 
 @dataclass(frozen=True)
@@ -138,8 +108,8 @@ class Steps:
         return decode_us / self.decode * per_step
 
 
-def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """The windows with the parts of their books, as `Books` has them.
+def step_times(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """The windows with their times, of which `step_time.StepSums` has the sums.
 
     Args:
         kernels: kind, step, start_ns and end_ns of every kernel and copy of the rank.
@@ -167,36 +137,20 @@ def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def books(steps: pd.DataFrame) -> tuple[Books, ...]:
-    """One `Books` for all steps, then one for each phase that occurs."""
-    # The engine learns of a step's tokens when it gets round to it, with asynchronous scheduling
-    # after it has started the next one: only the sum over all steps can be compared.
-    steps_by_phase = [("all", steps)]
-    steps_by_phase += [(p, part) for p in PHASES if len(part := steps[steps["phase"] == p])]
-    return tuple(_sum(phase, part) for phase, part in steps_by_phase)
-
-
 def spread(values: pd.Series) -> Spread | None:
     """Median, 99th percentile and mean; None of nothing."""
     measured = values.dropna()
     if measured.empty:
         return None
-    return Spread(float(measured.median()), float(measured.quantile(0.99)), float(measured.mean()))
-
-
-def _sum(phase: str, steps: pd.DataFrame) -> Books:
-    parts = [f.name for f in fields(Books) if f.name.endswith("_us")]
-    sums: dict[str, Any] = {part: float(steps[part].sum()) for part in parts}
-    if phase != "all" or steps["engine_us"].isna().any():
-        sums["engine_us"] = None
-    return Books(phase, len(steps), **sums)
+    median = exact(float(measured.median()))
+    return Spread(median, float(measured.quantile(0.99)), float(measured.mean()))
 
 
 def steps_of(steps: pd.DataFrame, timed: pd.DataFrame | None = None) -> Steps:
     """The steps, without times where nothing accounts for them.
 
     Args:
-        steps: of `step_books`; where it has `first_use`, those count in no time of a step.
+        steps: of `step_times`; where it has `first_use`, those count in no time of a step.
         timed: the steps that were only timed, for the time of a token.
     """
     if "step_us" not in steps:

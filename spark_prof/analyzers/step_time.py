@@ -11,16 +11,17 @@ bound, and layers, roles and kernels of a decode step have the same weights. Sum
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.instants import Attributed, OwnedTime, RunWork, attribute_rows
+from spark_prof.analyzers.instants import Attributed, OwnedTime, RunWork, attribute
 from spark_prof.analyzers.lookup import copies_in
-from spark_prof.analyzers.token_time import DECODING, TokenTime, token_times
-from spark_prof.arrays import Flags, Floats, Int64s
+from spark_prof.analyzers.token_time import DECODING, TokenTime
+from spark_prof.arrays import Flags, Floats, Int64s, exact
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
 LAUNCH_GAPS = "launch_gaps"
@@ -28,11 +29,16 @@ LAUNCH_GAPS = "launch_gaps"
 HOST = "host"
 """Row of the time in which nothing ran before the first kernel of a step or after its last."""
 GAPS = (LAUNCH_GAPS, HOST)
+COPIED = "memcpy"
+"""Row of all copies and memsets."""
 
 _TIMES = (-(1 << 61), 1 << 62)
 """From before the epoch to a century from now: no two such times are further apart than a number
 of ns can tell."""
 
+
+ROUNDING_US = 1e-3
+"""Times are whole nanoseconds: what sums of them differ by less is rounding, and no time."""
 
 _MOST_SIZES = 16  # of more batch sizes those with the most steps are kept
 
@@ -80,7 +86,7 @@ def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
 
 @dataclass(frozen=True)
 class StepSpread:
-    """One quantity over the steps of a ledger."""
+    """One quantity over the steps of an account."""
 
     mean: float
     median: float
@@ -90,45 +96,90 @@ class StepSpread:
 
 
 @dataclass(frozen=True)
-class LedgerRow:
+class AccountPart:
     """One part of a typical step."""
 
     name: str  # a component, `memcpy` with all copies and memsets, or LAUNCH_GAPS or HOST
-    summed_us: float  # kernel time in the step's window, overlaps counted in full
-    charged_us: float  # what is attributed to it: these parts of all rows add up to the step
-    alone_us: float  # how long it ran while nothing else did
-    share: float  # `charged_us` over the step
-    # Its part of the time per token of a sequence; None outside decode.
-    ms_per_token: float | None
+    us: float  # what is attributed to it: those of all parts are the step
+    kernel_us: float  # kernel time in the step's window, overlaps counted in full
+    exclusive_us: float  # how long it ran while nothing else did
     layers: int  # decoder layers in which it ran, 0 for none
-    per_layer_us: float | None  # `charged_us` over `layers`; None without layers
     spread: StepSpread  # of what is attributed to it over all steps, as they are
+
+    @property
+    def per_layer_us(self) -> float | None:
+        """Its part of each layer; None without layers."""
+        return self.us / self.layers if self.layers else None
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """The typical step of one kind, taken apart."""
+class StepSums:
+    """How the time of some steps splits; kernels + copies - overlap + gap + residual = steps."""
 
-    phase: str  # prefill, decode, mixed or unknown
+    steps: int  # first uses of kernels included
+    step_us: float
+    kernels_us: float
+    union_us: float  # time in which at least one kernel ran, copies left out
+    copies_us: float
+    overlap_us: float  # what of the kernels and copies ran at the same time
+    gap_us: float
+    residual_us: float
+    engine_us: float | None
+    """All iterations by the engine's own clock; None for a phase, or where it was not recorded."""
+
+    @property
+    def residual_percent(self) -> float:
+        """Residual over step time, in per cent."""
+        return 100 * self.residual_us / self.step_us if self.step_us else 0.0
+
+    @property
+    def busy_us(self) -> float:
+        """Time in which at least one kernel or copy ran."""
+        return self.kernels_us + self.copies_us - self.overlap_us
+
+
+@dataclass(frozen=True)
+class StepAccount:
+    """The one record of time, of steps of a phase and batch size: all, the typical one, a token."""
+
+    phase: str  # prefill, decode, mixed, unknown or all
     batch_size: int | None  # requests that decode in each of the steps; None for steps of any size
-    steps: int  # how many there are
-    step: StepSpread  # their length; the typical step has the median
-    # What a token of a sequence takes in steps of this size, mixed ones included; None outside
-    # decode. The rows are parts of it; the other parts are in `token`.
-    ms_per_token: float | None
-    overlap_us: float  # what the kernel times count more than once
+    sums: StepSums | None  # None where they fail a check
+    # The typical step: how many it is of, first uses of kernels left out, and how long those take.
+    # None of all phases, and where the parts fail a check.
+    steps: int = 0
+    step: StepSpread | None = None
     # Components in the order in which a decoder runs them, then the gaps.
-    rows: tuple[LedgerRow, ...]
-    token: TokenTime | None = None  # of decode steps
+    parts: tuple[AccountPart, ...] = ()
+    token: TokenTime | None = None  # what a token takes in decode steps, mixed ones included
 
     @property
     def step_us(self) -> float:
-        """The typical step."""
-        return self.step.median
+        """The typical step, which has the median length: the sum of its parts."""
+        return self.step.median if self.step else 0.0
+
+    @property
+    def steps_per_token(self) -> float | None:
+        """A time in a step times this is one in a token of a sequence; None outside decode."""
+        return self.token.steps_per_token if self.token and self.step_us else None
+
+    @property
+    def token_us(self) -> float | None:
+        """What a token of a sequence takes; None outside decode."""
+        return self.token.token_us if self.token and self.steps_per_token is not None else None
+
+    @property
+    def overlap_us(self) -> float:
+        """What the kernel times of the typical step count more than once."""
+        return sum(part.kernel_us - part.us for part in self.parts)
 
     def us(self, name: str) -> float:
-        """What is attributed to a row of that name; 0 without one."""
-        return sum(row.charged_us for row in self.rows if row.name == name)
+        """What is attributed to a part of that name; 0 without one."""
+        return sum(part.us for part in self.parts if part.name == name)
+
+    def share(self, part: AccountPart) -> float:
+        """A part's share of the typical step."""
+        return part.us / self.step_us if self.step_us else 0.0
 
     @property
     def idle_us(self) -> float:
@@ -137,49 +188,56 @@ class Ledger:
 
 
 def attributed_time(placed: pd.DataFrame, steps: pd.DataFrame) -> tuple[Attributed, OwnedTime]:
-    """Who owns each instant of the steps: by step and component, and row by row."""
-    return attribute_rows(_work(placed), *edges_of(steps), len(COMPONENTS))
+    """Who owns each instant of the steps: by step and component, and row by row.
+
+    Args:
+        steps: with `gap_us`, the time in which nothing ran.
+    """
+    idle = np.rint(steps["gap_us"].to_numpy(np.float64) * 1e3)
+    return attribute(_work(placed), *edges_of(steps), len(COMPONENTS), idle)
 
 
-def token_ledgers(
+def step_accounts(
     attributed: Attributed,
     steps: pd.DataFrame,
     sums: pd.DataFrame,
-    tokens: Iterable[TokenTime] | None = None,
-) -> tuple[Ledger, ...]:
-    """One ledger each phase that occurs, decode first; then one each batch size of decode steps.
+    tokens: Iterable[TokenTime] = (),
+) -> tuple[StepAccount, ...]:
+    """The account of all steps, one each phase that occurs, then one each batch size of decode.
 
     Batch sizes are left out where all decode steps have the same one.
 
     Args:
         attributed: of all kernels and copies, by `attributed_time`.
-        tokens: what a token takes over all steps and at each batch size; None works it out.
+        steps: as `step_accounting.step_times` has them.
+        tokens: what a token takes over all steps and at each batch size.
     """
-    begin, finish = edges_of(steps)
-    if tokens is None:
-        whole, sizes = token_times(steps.assign(step_us=(finish - begin) / 1e3))
-        tokens = sizes if whole is None else (whole, *sizes)
     by_size = {token.batch: token for token in tokens}
-    counted = np.ones(len(steps), bool)
+    usual = np.ones(len(steps), bool)
     if "first_use" in steps:
-        counted = ~steps["first_use"].to_numpy(bool)
-    length = (finish - begin) / 1e3
-    decoding = counted & steps["phase"].astype(str).isin(DECODING).to_numpy()
+        usual = ~steps["first_use"].to_numpy(bool)
+    phases = steps["phase"].astype(str)
+    decoding = usual & phases.isin(DECODING).to_numpy()
     profiled_sizes = np.unique(steps["decode_requests"].to_numpy(np.int64)[decoding])
     if len(profiled_sizes) == 1 and (only := by_size.get(int(profiled_sizes[0]))):
         by_size[None] = only  # others were not profiled
-    kinds = [kind for kind in kinds_of(steps[counted]) if kind.phase != "all"]
-    return tuple(
-        _ledger(
-            kind,
-            Attributed(*(times[chosen] for times in vars(attributed).values())),
-            length[chosen],
-            by_size.get(kind.batch) if kind.phase == "decode" else None,
-            _layers(sums, kind.phase),
-        )
-        for kind in sorted(kinds, key=lambda kind: kind.batch is not None)
-        for chosen in [kind.of(steps) & counted]
-    )
+    kinds = [StepKind(phase, None, 0) for phase in ("all", *PHASES) if phase in {"all", *phases}]
+    kinds += [kind for kind in kinds_of(steps[usual]) if kind.batch is not None]
+    length = steps["step_us"].to_numpy(np.float64)
+    accounts = []
+    for kind in kinds:
+        account = StepAccount(kind.phase, kind.batch, _sums(kind, steps[kind.of(steps)]))
+        chosen = kind.of(steps) & usual
+        if kind.phase != "all" and chosen.any():
+            account = replace(
+                account,
+                steps=int(chosen.sum()),
+                step=_spread(length[chosen]),
+                parts=_parts(attributed, chosen, length[chosen], _layers(sums, kind.phase)),
+                token=by_size.get(kind.batch) if kind.phase == "decode" else None,
+            )
+        accounts.append(account)
+    return tuple(accounts)
 
 
 def edges_of(steps: pd.DataFrame) -> tuple[Int64s, Int64s]:
@@ -237,7 +295,7 @@ def _work(placed: pd.DataFrame) -> RunWork:
     copies = copies_in(placed)
     kind = placed["component"].cat.codes.to_numpy()
     if copies.any():
-        kind = np.where(copies, np.int8(CODES["memcpy"]), kind)
+        kind = np.where(copies, np.int8(CODES[COPIED]), kind)
     start, end = placed["start_ns"].to_numpy(), placed["end_ns"].to_numpy()
     return RunWork(start, end, kind, ~copies)
 
@@ -248,48 +306,35 @@ def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
     return {str(name): int(count) for name, count in counts.items()}
 
 
-def _ledger(
-    kind: StepKind,
-    attributed: Attributed,
-    length: Floats,
-    token: TokenTime | None,
-    layers: dict[str, int],
-) -> Ledger:
-    step = _spread(length)
-    weights = typical_weights(length)
-    per_token = token.steps_per_token if token and step.median else None
+def _sums(kind: StepKind, steps: pd.DataFrame) -> StepSums:
+    # The engine learns of a step's tokens when it gets round to it, with asynchronous scheduling
+    # after it has started the next one: only the sum over all steps can be compared.
+    names = [field.name for field in fields(StepSums) if field.name.endswith("_us")]
+    sums: dict[str, Any] = {name: float(steps[name].sum()) for name in names}
+    if kind.phase != "all" or steps["engine_us"].isna().any():
+        sums["engine_us"] = None
+    return StepSums(len(steps), **sums)
 
-    summed, owned, exclusive = (
-        times.T / 1e3
-        for times in (attributed.kernel_time, attributed.attributed, attributed.exclusive)
+
+def _parts(
+    attributed: Attributed, chosen: Flags, length: Floats, layers: dict[str, int]
+) -> tuple[AccountPart, ...]:
+    """The parts of the typical one of the chosen steps: together they have the median length."""
+    names, idle = (*COMPONENTS, *GAPS), np.stack([attributed.between, attributed.outside], axis=1)
+    by_kind = (attributed.attributed, attributed.kernel_time, attributed.exclusive)
+    # What is attributed to each part of each step, its kernel time and its exclusive time.
+    times = np.stack([np.hstack([rows, idle])[chosen] for rows in by_kind]) / 1e3
+    typical = exact(typical_weights(length) @ times)
+    left = exact(float(np.median(length))) - typical[0].sum()
+    typical[:, typical[0].argmax()] += left if abs(left) < ROUNDING_US else 0.0
+    rows = enumerate(zip(names, *typical.tolist(), strict=True))
+    return tuple(
+        AccountPart(name, us, kernel_us, exclusive_us, layers.get(name, 0), _spread(times[0, :, n]))
+        for n, (name, us, kernel_us, exclusive_us) in rows
+        if name in GAPS or times[1, :, n].any()
     )
-    between, outside = attributed.between / 1e3, attributed.outside / 1e3
-    parts = [
-        *(row for row in zip(COMPONENTS, summed, owned, exclusive, strict=True) if row[1].any()),
-        (LAUNCH_GAPS, between, between, between),
-        (HOST, outside, outside, outside),
-    ]
-    rows = tuple(
-        LedgerRow(
-            name=name,
-            summed_us=float(in_kernels @ weights),
-            charged_us=us,
-            alone_us=float(without_others @ weights),
-            share=share,
-            ms_per_token=None if per_token is None else us * per_token / 1e3,
-            layers=layers.get(name, 0),
-            per_layer_us=us / layers[name] if name in layers else None,
-            spread=_spread(attributed_us),
-        )
-        for name, in_kernels, attributed_us, without_others in parts
-        for us in [float(attributed_us @ weights)]
-        for share in [us / step.median if step.median else 0.0]
-    )
-    overlap = sum(row.summed_us - row.charged_us for row in rows)
-    ms_per_token = token.token_us / 1e3 if token and per_token is not None else None
-    return Ledger(kind.phase, kind.batch, len(length), step, ms_per_token, overlap, rows, token)
 
 
 def _spread(us: Floats) -> StepSpread:
-    p10, median, p90, p99 = np.quantile(us, [0.1, 0.5, 0.9, 0.99]).tolist()
-    return StepSpread(float(us.mean()), median, p10, p90, p99)
+    p10, p90, p99 = np.quantile(us, [0.1, 0.9, 0.99]).tolist()
+    return StepSpread(float(us.mean()), exact(float(np.median(us))), p10, p90, p99)

@@ -22,8 +22,7 @@ from spark_prof.analyzers.recorded_report import RecordedReport
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
-from spark_prof.analyzers.step_accounting import Books
-from spark_prof.analyzers.step_time import Ledger
+from spark_prof.analyzers.step_time import StepAccount
 from spark_prof.analyzers.views.waterfall import keep, waterfall_of, whole
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
@@ -50,6 +49,15 @@ class OneBatchReport(LazyReport):
     def __init__(self, every_batch: Report, screen: Report) -> None:
         super().__init__(every_batch)
         vars(self).update(every_batch=every_batch, screen=screen)
+
+    @cached_property
+    def accounts(self) -> tuple[StepAccount, ...]:
+        """Those of all steps; the screen's size as its kernels and its roofline have it."""
+        step, size = self.screen.decode_step, self.every_batch.steps.screen_batch
+        rows = {(row.phase, row.batch_size): row for row in self.every_batch.accounts}
+        if step and ("decode", size) in rows:
+            rows["decode", size] = replace(step, batch_size=size)
+        return tuple(rows.values())
 
     @cached_property
     def components(self) -> tuple[ComponentRow, ...]:
@@ -146,9 +154,9 @@ class CheckedReport(LazyReport):
         vars(self).update(figures=figures)
 
     @cached_property
-    def books(self) -> tuple[Books, ...]:
-        """How the time of all steps splits."""
-        return checked(self.figures, "books")[0].books
+    def accounts(self) -> tuple[StepAccount, ...]:
+        """Where the time of steps and tokens goes."""
+        return checked(self.figures, "accounts")[0].accounts
 
     @cached_property
     def components(self) -> tuple[ComponentRow, ...]:
@@ -166,15 +174,10 @@ class CheckedReport(LazyReport):
         return checked(self.figures, "kernels")[0].kernels
 
     @cached_property
-    def tokens(self) -> tuple[Ledger, ...]:
-        """Where the time of a step and a token goes."""
-        return checked(self.figures, "tokens")[0].tokens
-
-    @cached_property
     def roofline(self) -> Roofline | None:
         """What the steps of each phase need at least."""
         report, rows = self._floors
-        if report.tokens and all(row.ok is not False for row in rows):
+        if report.drawn_step and all(row.ok is not False for row in rows):
             keep(self, waterfall_of(report))
         return report.roofline
 
@@ -231,7 +234,7 @@ class ReportWithRows:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """What `step_books` returned; of kernels without times what `timed_windows` did."""
+        """What `step_times` returned; of kernels without times what `timed_windows` did."""
         return self.facts.steps
 
     @property

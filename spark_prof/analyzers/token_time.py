@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_prof.arrays import Floats
+from spark_prof.arrays import Floats, exact
 
 DECODING = ("decode", "mixed")
 """Phases in which sequences that generate get tokens."""
@@ -62,6 +63,13 @@ class TokenTime:
     def unprofiled_us(self) -> float:
         """The last part: what steps that were only timed take beyond profiled ones, mostly less."""
         return self.token_us - self.typical_us - self.uneven_us - self.prompts_us
+
+    @property
+    def beyond(self) -> dict[str, float]:
+        """The parts beyond the median step that are any, by name."""
+        parts = {"uneven": self.uneven_us, "prompts": self.prompts_us,
+                 "unprofiled": self.unprofiled_us}  # fmt: skip
+        return {name: us for name, us in parts.items() if us}
 
     @property
     def per_step(self) -> float | None:
@@ -142,17 +150,11 @@ def _mean(steps: pd.DataFrame) -> float | None:
     sequences, tokens = given_tokens(steps)
     token_count = float(tokens.sum())
     us = float((steps["step_us"].to_numpy(np.float64) * sequences).sum())
-    return us / token_count if token_count else None
+    return exact(us / token_count) if token_count else None
 
 
-@dataclass(frozen=True)
-class _Profiled:
-    """What a token takes in profiled steps, and its parts; see `TokenTime`."""
-
-    us: float
-    typical_us: float
-    uneven_us: float
-    prompts_us: float
+_Profiled = tuple[float, dict[str, Any]]
+"""What a token takes in profiled steps, and its parts by their names in `TokenTime`."""
 
 
 def _profiled(steps: pd.DataFrame, *, beside_timed: bool) -> _Profiled | None:
@@ -161,12 +163,12 @@ def _profiled(steps: pd.DataFrame, *, beside_timed: bool) -> _Profiled | None:
     factor, alone = _steps_per_token(decode), _mean(decode)
     if not factor or alone is None:
         return None
-    typical = factor * float(decode["step_us"].median())
+    typical = exact(factor * float(decode["step_us"].median()))
     # Beside steps that were only timed the switches between the two are left out.
     counted = _settled(_giving(steps)) if beside_timed else steps
     us, settled = _mean(counted), _mean(_only_decode(counted))
     us, alone = alone if us is None else us, alone if settled is None else settled
-    return _Profiled(us, typical, alone - typical, us - alone)
+    return us, {"typical_us": typical, "uneven_us": alone - typical, "prompts_us": us - alone}
 
 
 def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenTime | None:
@@ -175,7 +177,7 @@ def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenT
     us, alone = _mean(counted), _mean(_only_decode(counted))
     if us is None or np.isnan(us):
         return None
-    parts = profiled or _Profiled(us, alone or 0.0, 0.0, us - (alone or 0.0))
+    parts = {"typical_us": alone or 0.0, "uneven_us": 0.0, "prompts_us": us - (alone or 0.0)}
     tokens, took = given_tokens(counted)[1], counted["step_us"].to_numpy(np.float64)
     return TokenTime(
         batch=batch,
@@ -186,11 +188,9 @@ def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenT
         alone_us=alone,
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=1e6 * float(tokens.sum()) / float(took.sum()) if took.sum() else 0.0,
-        typical_us=parts.typical_us,
-        uneven_us=parts.uneven_us,
-        prompts_us=parts.prompts_us,
+        **(profiled[1] if profiled else parts),
         steps_per_token=_steps_per_token(_only_decode(steps if profiled else counted)),
-        profiled_us=profiled.us if profiled and len(timed) else None,
+        profiled_us=profiled[0] if profiled and len(timed) else None,
         timed_steps=len(timed),
         timed_share=1.0 if len(timed) else 0.0,
     )
@@ -218,27 +218,21 @@ def _of_sizes(
     """The time over all steps from those of its sizes, each with how many tokens it has."""
     sizes = list(sizes)
     tokens = sum(count for _, count in sizes)
-    us = sum(time.token_us * count for time, count in sizes) / tokens
+    us = exact(sum(time.token_us * count for time, count in sizes) / tokens)
     alone = [(time.alone_us, count) for time, count in sizes if time.alone_us is not None]
     took = sum(count / time.tokens_per_s for time, count in sizes if time.tokens_per_s)
     changed = replace(
         whole,
         token_us=us,
-        alone_us=sum(us * n for us, n in alone) / sum(n for _, n in alone) if alone else None,
+        alone_us=exact(sum(us * n for us, n in alone) / sum(n for _, n in alone))
+        if alone
+        else None,
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=tokens / took if took else 0.0,
         timed_steps=sum(time.timed_steps for time, _ in sizes),
         timed_share=sum(count for time, count in sizes if time.timed_steps) / tokens,
     )
-    if profiled is None:
-        return changed
-    return replace(
-        changed,
-        typical_us=profiled.typical_us,
-        uneven_us=profiled.uneven_us,
-        prompts_us=profiled.prompts_us,
-        profiled_us=profiled.us,
-    )
+    return replace(changed, profiled_us=profiled[0], **profiled[1]) if profiled else changed
 
 
 _FEW_STEPS = 8

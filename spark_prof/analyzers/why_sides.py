@@ -238,18 +238,18 @@ def side_of_recording(
         config: the model's, as Hugging Face writes it, where the recording has it.
     """
     bandwidth = gpu.bandwidth.value
-    ledger = report.decode_ledger
+    step = report.decode_step
     sizes, formats = _by_component(
         (row.component, _SHORT.get(row.dtype, row.dtype), row.bytes) for row in report.streamed
     )
-    names = dict.fromkeys([*sizes, *(row.name for row in (ledger.rows if ledger else ()))])
+    names = dict.fromkeys([*sizes, *(part.name for part in (step.parts if step else ()))])
     prices = _node_prices(report, gpu)
     parts = []
     for component in names:
         kernels = [k for k in report.kernels if k.component == component and k.decode_us]
         most = max(kernels, key=lambda kernel: kernel.decode_us, default=None)
         size = sizes.get(component, 0.0)
-        us = ledger.us(component) if ledger else None
+        us = step.us(component) if step else None
         if not size and not us:
             continue
         bound_us = size / bandwidth * 1e6
@@ -269,7 +269,7 @@ def side_of_recording(
         name,
         True,
         tuple(sorted(parts, key=lambda part: -(part.us or part.bound_us))),
-        ledger.step_us if ledger else None,
+        step.step_us if step else None,
         runs_eagerly(report),
         _model(config or {}, report.run.architecture),
         recorded_batch(report),
@@ -290,8 +290,8 @@ def _node_prices(report: Report, gpu: Gpu) -> Mapping[str, float]:
 
 def recorded_batch(report: Report) -> int | None:
     """How many sequences decode in a recording's typical step; None for steps of any number."""
-    ledger = report.decode_ledger
-    return (ledger.batch_size or report.steps.screen_batch) if ledger else None
+    step = report.decode_step
+    return (step.batch_size or report.steps.screen_batch) if step else None
 
 
 def recorded_ranks(report: Report) -> int:

@@ -72,7 +72,7 @@ def _sections_by_word(
     return {
         "verdict": lambda: [listed("verdict", "", (waterfall_section.speed_and_distance(report),))],
         # A source of sums has nothing but components.
-        "waterfall": lambda: [waterfall_section.waterfall(report)] if report.tokens else [],
+        "waterfall": lambda: [waterfall_section.waterfall(report)] if report.typical_steps else [],
         "findings": lambda: changes(report.findings),
         "roofline": lambda: [roofline_section.kernels(report)],
         "recording": lambda: [run_section.recording(report)],
@@ -80,7 +80,7 @@ def _sections_by_word(
         "steps": lambda: [time_section.steps(report)],
         "batches": lambda: [token_section.by_batch(report, most=16)],
         "components": lambda: [
-            (token_section.ledger if report.tokens else time_section.components)(report)
+            (token_section.step_parts if report.typical_steps else time_section.components)(report)
         ],
         "batch_sizes": lambda: [token_section.batch_sizes(report)],
         "speculation": lambda: speculation_section.sections(report),

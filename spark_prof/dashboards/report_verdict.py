@@ -43,14 +43,15 @@ def _takes(report: Report, waterfall: Waterfall) -> str:
     if waterfall.of in ("run", "recording"):
         what = "The kernels of this run take" if waterfall.of == "run" else "The recording lasts"
         return f"{what} {microseconds(waterfall.us)}{where}"
-    batch = "" if waterfall.batch is None else f" at batch {count(waterfall.batch)}"
+    token = waterfall.account.token
+    batch = "" if token is None or token.batch is None else f" at batch {count(token.batch)}"
     few = ""
-    if waterfall.phase == "decode" and 0 < report.steps.decode < _FEW_STEPS:
+    if waterfall.account.phase == "decode" and 0 < report.steps.decode < _FEW_STEPS:
         few = f", by only {counted(report.steps.decode, 'decode step')}"
     if waterfall.of == "token":
         return f"A token takes {microseconds(waterfall.us)}{batch}{where}{few}"
-    step = "training step" if report.run.training else f"{waterfall.phase} step"
-    step = "step" if waterfall.phase == "unknown" and not report.run.training else step
+    step = "training step" if report.run.training else f"{waterfall.account.phase} step"
+    step = "step" if waterfall.account.phase == "unknown" and not report.run.training else step
     return f"A {step} takes {microseconds(waterfall.us)}{batch}{where}{few}"
 
 

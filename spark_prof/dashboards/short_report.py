@@ -18,6 +18,7 @@ from spark_prof.analyzers.finding import Finding, TypedCommand, command, comment
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_command import PLACE
 from spark_prof.analyzers.report_notes import about
+from spark_prof.analyzers.step_time import ROUNDING_US
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.report_verdict import (
@@ -233,7 +234,7 @@ def _recorded(report: Report) -> Iterator[str]:
 def _parts(report: Report, most: int) -> Section:
     """The waterfall, its smallest parts together."""
     waterfall = waterfall_of(report)
-    parts = [part for part in waterfall.parts if part.us]
+    parts = [part for part in waterfall.parts if abs(part.us) >= ROUNDING_US]
     largest = sorted(parts, key=lambda part: -abs(part.us))[:most]
     small = [part for part in parts if part not in largest]
     rows = [(name_of(part, waterfall.of), part.us) for part in parts if part in largest]
@@ -294,10 +295,10 @@ def _kernels(report: Report, most: int) -> Section:
 
 def _overlap(report: Report) -> tuple[str, ...]:
     """Why kernels take more than their parts above; empty where they do not."""
-    ledger = report.tokens[0] if report.tokens else None
-    if ledger is None or ledger.overlap_us <= _MUCH_OVERLAP * ledger.step_us:
+    step = next(iter(report.typical_steps), None)
+    if step is None or step.overlap_us <= _MUCH_OVERLAP * step.step_us:
         return ()
-    more = microseconds(ledger.overlap_us)
+    more = microseconds(step.overlap_us)
     return (
         "Kernels that ran beside others have their whole time here, "
         f"{more}{' a step' if report.run.tells_steps else ''} more than above, where an instant is "

@@ -16,7 +16,7 @@ from spark_prof.analyzers.attribution.placement import kernels_in_order
 from spark_prof.analyzers.clients.client_comparison import ClientRow, clients_of
 from spark_prof.analyzers.instants import recorded_starts, with_own_starts
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_accounting import step_books
+from spark_prof.analyzers.step_accounting import step_times
 from spark_prof.analyzers.summary import ReportWithRows, summary_of
 from spark_prof.analyzers.views.layer_cells import (
     LAUNCH_COLUMNS,
@@ -36,7 +36,7 @@ from spark_prof.traces.resolve import RecordingInProgress, is_bundle, resolve
 from spark_prof.traces.swapped import layers_of
 
 _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "engine_us")
-"""Columns of `step_books` that say nothing where nothing tells when kernels ran."""
+"""Columns of `step_times` that say nothing where nothing tells when kernels ran."""
 
 
 class Columns:
@@ -83,7 +83,7 @@ class Prepared:
     ranks: tuple[int, ...]
     report: Report
     columns: Columns = field(repr=False, compare=False)
-    # The rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us .
+    # The rows of `step_times` in order: step, phase, begin_ns, step_us, gap_us .
     steps: pd.DataFrame = field(repr=False, compare=False)
     layers: pd.DataFrame = field(repr=False, compare=False)
     sums: pd.DataFrame = field(repr=False, compare=False)  # as `Summary` has them
@@ -146,7 +146,7 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
         ranks=tuple(bundle.ranks),
         report=report,
         columns=columns,
-        steps=_books(summary),
+        steps=_steps(summary),
         layers=layers_of(bundle, rank_of_report),
         live=live,
         timed=summary.timed,
@@ -154,11 +154,11 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
     )
 
 
-def _books(summary: ReportWithRows) -> pd.DataFrame:
-    """The rows of `step_books`; without times NaN where they would need them."""
+def _steps(summary: ReportWithRows) -> pd.DataFrame:
+    """The rows of `step_times`; without times NaN where they would need them."""
     steps = summary.steps
     if not summary.timed:
-        steps = step_books(steps, summary.kernels).assign(
+        steps = step_times(steps, summary.kernels).assign(
             **dict.fromkeys(_NEED_TIMES, float("nan"))
         )
     return steps.reset_index(drop=True)

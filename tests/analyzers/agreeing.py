@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.roofline.roofline_rows import Place
+from spark_prof.analyzers.step_time import COPIED, GAPS
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.short_report import short_report
 
@@ -54,6 +56,97 @@ def contradictions(document: Json, rank: int = 0) -> list[str]:
     ]
 
 
+def other_figures(report: Report) -> list[str]:
+    """Figures of one time that are not the very same number wherever a report has them.
+
+    Nothing is within a tolerance: what runs when is added up once, and all else are sums of that.
+    """
+    pairs = [*_accounts(report), *_of_the_account(report), *_of_typical_kernels(report)]
+    return [f"{what}: {a!r} is not {b!r}" for what, a, b in pairs if a != b]
+
+
+Same = Iterator[tuple[str, float, float]]
+
+
+def _accounts(report: Report) -> Same:
+    """The parts of each typical step, of each token, and the sums of all steps."""
+    for row in report.typical_steps:
+        name = f"{row.phase} {row.batch_size}"
+        yield f"parts of {name}", sum(part.us for part in row.parts), row.step_us
+        yield f"backwards, {name}", sum(part.us for part in row.parts[::-1]), row.step_us
+        if token := row.token:
+            parts = token.typical_us + sum(token.beyond.values())
+            yield f"token of {name}", parts, token.token_us
+        if row.sums:
+            gaps_us = row.steps * sum(p.spread.mean for p in row.parts if p.name in GAPS)
+            if 0 < row.steps == row.sums.steps:
+                yield f"gaps of {name}", round(1e3 * gaps_us), round(1e3 * row.sums.gap_us)
+    if (whole := report.all_steps) is None:
+        return
+    for name in ("step_us", "kernels_us", "copies_us", "gap_us"):
+        phases = [getattr(row.sums, name) for row in report.summed_steps[1:]]
+        yield f"{name} of the phases", _ns(phases), _ns([getattr(whole, name)])
+    for rows in (report.components, report.layers, report.kernels):
+        yield f"{type(rows[:1])}", _ns([row.us for row in rows]), _ns([whole.kernels_us])
+    yield "copies", _ns([row.us for row in report.copies.items]), _ns([whole.copies_us])
+
+
+def _of_the_account(report: Report) -> Same:
+    """The lengths of steps, the waterfall's parts and the roofline's steps."""
+    drawn, step = waterfall_of(report), report.drawn_step
+    yield "the waterfall's parts", sum(part.us for part in drawn.parts), drawn.us
+    if step is None:
+        return
+    nodes = any(part.kind == "nodes" for part in drawn.parts)
+    if drawn.of in ("step", "token") and step.steps_per_token in (None, 1) and not nodes:
+        parts = {part.kind: part.us for part in drawn.parts}
+        for gap in GAPS:
+            yield f"{gap} of the waterfall", parts[gap], step.us(gap)
+        yield "copies of the waterfall", parts["copies"], step.us(COPIED)
+        beyond = sum(parts.get(kind, 0.0) for kind in ("uneven", "prompts", "unprofiled"))
+        yield "the waterfall's step", drawn.us - beyond, step.step_us
+    accounts = {row.phase: row for row in report.typical_steps if row.batch_size is None}
+    for phase, spread in (("decode", report.steps.decode_us), ("prefill", report.steps.prefill_us)):
+        if phase in accounts and spread and report.run.tells_steps:
+            yield f"median {phase} step", spread.median, accounts[phase].step_us
+    for phase in report.roofline.phases if report.roofline else ():
+        account = step if phase.phase == step.phase else accounts.get(phase.phase)
+        if account and phase.step_us is not None:
+            yield f"step of the {phase.phase} roofline", phase.step_us, account.step_us
+        if drawn.floor_us is not None and phase.phase == step.phase and drawn.of == "step":
+            yield "lower bound of the waterfall", drawn.floor_us, phase.floor_us or 0.0
+
+
+def _of_typical_kernels(report: Report) -> Same:
+    """Components, layers, kernels and the roofline's rows of a typical step."""
+    step = report.drawn_step
+    for part in step.parts if step else ():
+        if step and part.name not in (*GAPS, COPIED):
+            rows = [k for k in report.typical if (k.phase, k.component) == (step.phase, part.name)]
+            yield f"kernels of {part.name}", sum(row.us for row in rows), part.us
+    decode = [kernel for kernel in report.typical if kernel.phase == "decode"]
+    for row in report.components:
+        times = [kernel.kernel_us for kernel in decode if kernel.component == row.name]
+        yield f"a step's {row.name}", sum(times), row.decode_us_per_step
+    for name in ("components", "layers", "kernels"):
+        rows = getattr(report, name)
+        whole = sum(kernel.kernel_us for kernel in decode)
+        yield f"a step's {name}", sum(row.decode_us_per_step for row in rows), whole
+    for phase in report.roofline.phases if report.roofline else ():
+        times = {row.place: row.step_us for row in phase.rows}
+        kernels = [kernel for kernel in report.typical if kernel.phase == phase.phase]
+        yield f"{phase.phase} kernels", phase.kernels_us, sum(k.kernel_us for k in kernels)
+        for kernel in kernels:
+            place = Place(kernel.component, kernel.role, kernel.name)
+            if kernel.calls and kernel.all_calls:
+                yield f"{phase.phase} {place}", times[place], kernel.kernel_us
+
+
+def _ns(us: Iterable[float]) -> int:
+    """The sum in whole nanoseconds, which times of all steps have."""
+    return sum(round(1e3 * one) for one in us)
+
+
 def screen_contradictions(report: Report) -> list[str]:
     """Figures of the first screen that name the same thing, are not alike and do not say why."""
     shown = {section.id: section for section in short_report(report).sections}
@@ -76,8 +169,8 @@ def screen_contradictions(report: Report) -> list[str]:
     column = [column.title for column in kernels.columns].index("A step" if phase else "In all")
     if not _alike(sum(_us(row[column]) for row in kernels.rows), whole, 0.02):
         wrong.append("the kernels add up to another time than they take")
-    ledger = report.tokens[0] if report.tokens else None
-    if ledger and ledger.overlap_us > 0.01 * ledger.step_us and not kernels.intro:
+    step = next(iter(report.typical_steps), None)
+    if step and step.overlap_us > 0.01 * step.step_us and not kernels.intro:
         wrong.append("kernels take more than their parts, and nothing says so")
     return wrong
 
@@ -192,10 +285,10 @@ def _tables(document: Json) -> Pairs:
 
 
 def _tokens(document: Json) -> Pairs:
-    """The ledgers of steps and tokens."""
+    """Typical steps and tokens."""
     for t in document["tokens"]:
         name, count, step = t["phase"], len(t["rows"]), t["step"]["median"]
-        yield f"ledger of {name}", _sum(t["rows"], "charged_us"), step, _off(step, count)
+        yield f"parts of {name}", _sum(t["rows"], "charged_us"), step, _off(step, count)
         yield f"shares of {name}", _sum(t["rows"], "share"), 1, _SHARE * count
         beside = _sum(t["rows"], "summed_us") - _sum(t["rows"], "charged_us")
         yield f"overlap of {name}", beside, t["overlap_us"], _off(step, 2 * count)
@@ -209,7 +302,7 @@ def _tokens(document: Json) -> Pairs:
         spread = document["steps"].get(f"{name}_us")
         if t["batch_size"] is None and spread:
             for which in ("median", "mean", "p99"):
-                # Where nothing tells the steps, what has one ledger is the whole recording.
+                # Where nothing tells the steps, what has one account is the whole recording.
                 whole = document["time"]["wall_us"] if spread[which] is None else spread[which]
                 yield f"{which} {name} step", t["step"][which], whole, _off(step)
 
@@ -226,7 +319,7 @@ def _others(document: Json) -> Pairs:
     copies = document["copies"]
     yield "copies by name", _sum(copies["items"]), copies["us"], _off(copies["us"], 100)
     screen = document["steps"]["screen_batch"]
-    # Of several batch sizes the screen is of one, whose ledger comes after that of all.
+    # Of several batch sizes the screen is of one, whose account comes after that of all.
     typical = {t["phase"]: t["step"]["median"] for t in document["tokens"]
                if t["batch_size"] in (None, screen)}  # fmt: skip
     for p in (document["roofline"] or {"phases": ()})["phases"]:

@@ -75,7 +75,7 @@ def test_a_cpu_engine_has_no_tensor_cores(tmp_path: Path) -> None:
 
 def test_nothing_is_said_of_what_is_not_there() -> None:
     bare = replace(
-        report("dense-awq"), kernels=(), roofline=None, shapes=None, tokens=(),
+        report("dense-awq"), kernels=(), roofline=None, shapes=None, accounts=(),
         conversions=Conversions(0.0, 0.0, ()),
     )  # fmt: skip
     assert answers_of(bare) == ()

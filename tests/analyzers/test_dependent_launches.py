@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.analyzers.breakdown import TypicalKernel
 from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place
@@ -64,15 +65,16 @@ def test_a_report_is_that_of_the_kernels_without_their_waiting(seed: int, tmp_pa
     assert found.broken == ()
     (own,) = (row for row in found.components if row.name == "experts")
     assert own.decode_us_per_step == pytest.approx(LAYERS * 17.0)
-    ledger = found.decode_ledger
-    assert ledger is not None
-    assert sum(row.charged_us for row in ledger.rows) == pytest.approx(ledger.step_us)
-    assert ledger.overlap_us == pytest.approx(0, abs=1e-6)
-    assert found.books[0].kernels_us == pytest.approx(found.books[0].union_us)
+    step, sums = found.decode_step, found.all_steps
+    assert step is not None
+    assert sums is not None
+    assert sum(part.us for part in step.parts) == step.step_us
+    assert step.overlap_us == pytest.approx(0, abs=1e-6)
+    assert sums.kernels_us == pytest.approx(sums.union_us)
     waited = sum(row.early for row in early) / 1e3
     assert any(f"kernels start {waited:.1f} us before" in note for note in found.notes)
     time = json.loads(render_report(found, Layout("json")))["time"]
-    assert time["exclusive_us"] == time["sum_us"] == pytest.approx(found.books[0].kernels_us)
+    assert time["exclusive_us"] == time["sum_us"] == pytest.approx(sums.kernels_us)
     assert time["kernel_time_us"] == pytest.approx(time["exclusive_us"] + found.ahead_us)
     assert (found.ahead_us > 0, wanted.ahead_us) == (waited > 0, 0)
     assert not any("dependent launch" in note for note in wanted.notes)
@@ -123,13 +125,10 @@ def test_each_kernel_begins_where_its_stream_is_its_own(seed: int) -> None:
 @each_row(("ahead_us", "known"), [(0.0, True), (0.1, True), (3.0, False)])
 def test_bandwidth_is_not_told_of_what_began_before_its_time(ahead_us: float, known: bool) -> None:
     place = Place("mlp", "mlp.down_proj", "dense")
-    times = pd.DataFrame([
-        {"component": "mlp", "role": "mlp.down_proj", "name": "dense", "basis": "range",
-         "us": 10.0, "ahead_us": ahead_us, "calls": 4, "step_calls": 1.0}
-    ])  # fmt: skip
+    kernel = TypicalKernel("decode", *place, 1.0, 10.0, 10.0, ahead_us, 4, "range")
     ceilings = Ceilings("GPU", reached=SourcedFigure(1e12, "measured"))
     need = Sum(streamed=5e6)
-    (row,) = rows_of(times, 4, {place: need}, {}, {}, ceilings, None, {})
+    (row,) = rows_of([kernel], 4, {place: need}, {}, {}, ceilings, None, {})
     assert (row.us, row.ahead_us, row.floor_us) == (10.0, ahead_us, 5.0)
     assert (row.of_reached == pytest.approx(0.5)) if known else row.of_reached is None
     both = together([row, replace(row, role="other")])["dense", "mlp"]

@@ -14,7 +14,6 @@ from spark_prof.analyzers.instants import (
     Attributed,
     RunWork,
     attribute,
-    attribute_rows,
     with_own_starts,
 )
 from tests.rows import each_row
@@ -32,7 +31,7 @@ def charges(rows: list[Row], windows: list[Span], origin: int = 0) -> Attributed
     start, end, kind = (np.array([row[n] for row in rows], np.int64) for n in range(3))
     work = RunWork(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
     begin, finish = (np.array([window[n] for window in windows], np.int64) for n in range(2))
-    return attribute(work, begin + origin, finish + origin, KINDS)
+    return attribute(work, begin + origin, finish + origin, KINDS)[0]
 
 
 def by_moment(rows: list[Row], windows: list[Span]) -> Attributed:
@@ -100,7 +99,7 @@ def test_each_row_has_its_part_of_every_window(seed: int, origin: int) -> None:
     start, end, kind = columns
     work = RunWork(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
     begin, finish = (np.array([window[n] for window in windows], np.int64) for n in range(2))
-    times, owned = attribute_rows(work, begin + origin, finish + origin, KINDS)
+    times, owned = attribute(work, begin + origin, finish + origin, KINDS)
     weights = np.array([chosen.choice([0.0, 0.25, 1.0]) for _ in windows])
     wanted = np.zeros(len(rows))
     for weight, window in zip(weights, windows, strict=True):

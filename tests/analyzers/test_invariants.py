@@ -91,7 +91,7 @@ def test_a_real_recording_holds() -> None:
 
 
 def test_a_source_of_nothing_has_nothing_to_look_at() -> None:
-    nothing = {"roofline": None, "books": (), "tokens": (), "layers": (), "kernels": (),
+    nothing = {"roofline": None, "accounts": (), "layers": (), "kernels": (),
                "components": ()}  # fmt: skip
     tables = facts().layers
     empty = replace(of(**nothing), layers=LayerTables(tables.sums[:0], tables.modules[:0], {}))
@@ -111,16 +111,39 @@ def first(name: str, **changes: Any) -> Callable[[Report], dict[str, Any]]:
     return change
 
 
-def _negative_gap(report: Report) -> dict[str, Any]:
-    *others, last = report.books
-    wrong = replace(last, gap_us=-5.0, residual_us=last.residual_us + last.gap_us + 5.0)
-    return {"books": (*others, wrong)}
+def _sums(phase: str, **changes: Any) -> Callable[[Report], dict[str, Any]]:
+    """The sums of the steps of a phase changed."""
 
-
-def first_of_ledger(**changes: Any) -> Callable[[Report], dict[str, Any]]:
     def change(report: Report) -> dict[str, Any]:
-        row, *rows = report.tokens[0].rows
-        return first("tokens", rows=(replace(row, **changes), *rows))(report)
+        rows = [
+            replace(row, sums=replace(row.sums, **changes))
+            if row.sums and row.phase == phase and row.batch_size is None
+            else row
+            for row in report.accounts
+        ]
+        return {"accounts": tuple(rows)}
+
+    return change
+
+
+def _negative_gap(report: Report) -> dict[str, Any]:
+    [sums] = [row.sums for row in report.summed_steps if row.phase == "decode"]
+    assert sums
+    residual_us = sums.residual_us + sums.gap_us + 5.0
+    return _sums("decode", gap_us=-5.0, residual_us=residual_us)(report)
+
+
+def _first_part(**changes: Any) -> Callable[[Report], dict[str, Any]]:
+    """The first part of the typical decode step changed."""
+
+    def change(report: Report) -> dict[str, Any]:
+        rows = [
+            replace(row, parts=(replace(row.parts[0], **changes), *row.parts[1:]))
+            if row is report.decode_step
+            else row
+            for row in report.accounts
+        ]
+        return {"accounts": tuple(rows)}
 
     return change
 
@@ -128,11 +151,12 @@ def first_of_ledger(**changes: Any) -> Callable[[Report], dict[str, Any]]:
 @each_row(
     ("change", "check", "gone"),
     [
-        (first("books", union_us=1e9), "union-once", lambda report: report.books == ()),
+        (_sums("all", union_us=1e9), "union-once", lambda report: report.summed_steps == ()),
         (first("components", us=-8.26), "no-negative", lambda report: report.components == ()),
-        (_negative_gap, "no-negative", lambda report: [b.phase for b in report.books] == ["all"]),
-        (first_of_ledger(charged_us=1e3), "adds-up", lambda report: not report.decode_ledger),
-        (first_of_ledger(alone_us=-1.0), "no-negative", lambda report: not report.decode_ledger),
+        (_negative_gap, "no-negative",
+         lambda report: "decode" not in {row.phase for row in report.summed_steps}),
+        (_first_part(us=1e3), "adds-up", lambda report: not report.decode_step),
+        (_first_part(exclusive_us=-1.0), "no-negative", lambda report: not report.decode_step),
         (lambda report: {"kernels": report.kernels[1:]}, "adds-up",
          lambda report: report.kernels == ()),
     ],
@@ -188,7 +212,7 @@ def test_every_phase_s_kernels_are_held_against_the_bytes_of_a_call(
     experts = next(row for row in decode.rows if row.calls == 24 and row.floor_us)
     least = surely_us(experts, roofline.ceilings) / 24
     assert least > 1
-    row = replace(experts, us=least + off)
+    row = replace(experts, step_us=(least + off) * experts.calls)
     quick = replace(decode, phase=phase, rows=(row,))
     report = with_phases(*([] if phase == "decode" else [decode]), quick)
     found = kernel_floors(report, facts().kernels)
@@ -198,7 +222,7 @@ def test_every_phase_s_kernels_are_held_against_the_bytes_of_a_call(
 def test_arithmetic_is_held_against_the_gpu_s_highest_clock() -> None:
     """The peaks of this H100 stand on 1,830 MHz; one may reach 1,980."""
     decode = decode_of(facts().report)
-    row = replace(decode.rows[0], calls=1.0, us=9.5, floor_us=10.0, streamed_bytes=0.0,
+    row = replace(decode.rows[0], calls=1.0, step_us=9.5, floor_us=10.0, streamed_bytes=0.0,
                   limiter="arithmetic")  # fmt: skip
     report = with_phases(replace(decode, rows=(row,)))
     assert kernel_floors(report, facts().kernels) != []
@@ -212,7 +236,7 @@ def test_what_counters_read_is_held_against_no_weights_that_are_not_read(
 ) -> None:
     decode = decode_of(facts().report)
     rows = tuple(
-        replace(row, us=0.01, left_us=0.0) if row.component == "lm_head" else row
+        replace(row, step_us=0.01 * row.calls, left_us=0.0) if row.component == "lm_head" else row
         for row in decode.rows
     )
     if fast == "kernel":
@@ -301,8 +325,8 @@ def test_layers_of_a_kind_that_differ_are_not_known() -> None:
     report = CheckedReport(wrong)
     assert list(broken(report)) == ["layers-alike"]
     assert "5 differ in qkv" in broken(report)["layers-alike"]
-    counted = {row.name for t in report.tokens for row in t.rows if row.per_layer_us is not None}
-    before = {row.name for t in facts().report.tokens for row in t.rows if row.layers}
+    counted = {p.name for row in report.accounts for p in row.parts if p.per_layer_us is not None}
+    before = {p.name for row in facts().report.accounts for p in row.parts if p.layers}
     assert counted == before - {"qkv"}
     assert {row.layers for row in report.conversions.charged} == {0}
 

@@ -31,7 +31,7 @@ TOPICS = {
 ALWAYS = {"run", "_run", "kernels", "steps"}
 """What the title needs, and which batch size a screen is of."""
 
-ROOFLINE = {"roofline", "gpu", "counters", "tokens", "typical", "conversions", "books"}
+ROOFLINE = {"roofline", "gpu", "counters", "accounts", "typical", "conversions"}
 """A roofline is checked against the waterfall, which has all these."""
 
 
@@ -66,12 +66,12 @@ def test_every_topic_is_computed_somewhere() -> None:
         ("ranks", {"ranks", "_collectives"}),
         ("clients", {"clients", "overhead", "wall_us"}),
         ("modules", {"modules", *ROOFLINE}),  # which tells the format of packed weights
-        ("kernels", {"books"}),
-        ("copies", {"copies", "books"}),
-        ("books", {"books", "wall_us"}),
+        ("kernels", {"accounts"}),
+        ("copies", {"copies", "accounts"}),
+        ("books", {"accounts", "wall_us"}),
         ("audit", {"audit"}),
         ("shapes", {"shapes", "counters"}),
-        ("coverage", {"coverage", "books", "gpu"}),
+        ("coverage", {"coverage", "accounts", "gpu"}),
         ("roofline", ROOFLINE),
     ],
 )

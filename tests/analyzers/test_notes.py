@@ -8,21 +8,22 @@ from typing import Any
 
 from spark_prof.analyzers.breakdown import Coverage
 from spark_prof.analyzers.report_notes import notes_of
-from spark_prof.analyzers.step_accounting import Books, Steps
+from spark_prof.analyzers.step_accounting import Steps
+from spark_prof.analyzers.step_time import StepSums
 from tests.analyzers.graphs import Captured, graph_launch
 from tests.rows import each_row
 from tests.support import MODEL, Piece, Recorded, call, eager_decode, kineto, step
 
 STEPS = Steps(40, 0, 40, 0, 40, 40, 0, None, None, None, None, None)
 COVERAGE = Coverage(1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
-BOOKS = Books("all", 40, 1000.0, 890.0, 890.0, 10.0, 0.0, 100.0, 0.0, 1000.0)
+SUMS = StepSums(40, 1000.0, 890.0, 890.0, 10.0, 0.0, 100.0, 0.0, 1000.0)
 
 
 GRAPHS = {"execution": "eager, CUDA graphs (FULL)"}
 
 
 @each_row(
-    ("changes", "steps", "coverage", "books", "says"),
+    ("changes", "steps", "coverage", "sums", "says"),
     [
         ({"lost": ("rank1: gone",)}, {}, {}, {}, ["lost: rank1: gone"]),
         ({"lost": ("a", "b"), "state": "salvaged"}, {}, {}, {}, ["lost: a", "lost: b", "died"]),
@@ -47,7 +48,7 @@ GRAPHS = {"execution": "eager, CUDA graphs (FULL)"}
 )  # fmt: skip
 def test_each_note_has_its_reason_and_none_is_without(
     tmp_path: Path, changes: dict[str, Any], steps: dict[str, Any], coverage: dict[str, Any],
-    books: dict[str, Any], says: list[str],
+    sums: dict[str, Any], says: list[str],
 ) -> None:  # fmt: skip
     bundle = Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
     facts = {"rank0": {"execution": changes.get("execution", "eager")}}
@@ -55,7 +56,7 @@ def test_each_note_has_its_reason_and_none_is_without(
     bundle.meta = replace(bundle.meta, facts=facts, **others)
     notes = notes_of(
         bundle, 0, replace(STEPS, **steps), replace(COVERAGE, **coverage),
-        (replace(BOOKS, **books),),
+        replace(SUMS, **sums),
     )  # fmt: skip
     assert len(notes) == len(says)
     assert all(word in note for word, note in zip(says, notes, strict=True)), notes
@@ -73,5 +74,5 @@ def test_a_capture_that_was_seen_is_not_said_to_be_missing(
     piece = Piece([step(0, 0, 90_000)], (), kineto(*rows))
     recorded = Recorded({0: [piece]}, facts=GRAPHS)
     bundle = Captured([100, 200], call(MODEL, 0, 1000)).assemble(recorded, tmp_path / "b")
-    notes = notes_of(bundle, 0, STEPS, replace(COVERAGE, placed=0.5), (BOOKS,))
+    notes = notes_of(bundle, 0, STEPS, replace(COVERAGE, placed=0.5), SUMS)
     assert any("capture was not seen" in note for note in notes) == told

@@ -1,4 +1,4 @@
-"""The books balance: kernels + copies - overlap + gap + residual = step, in every step."""
+"""Parts of steps add up: kernels + copies - overlap + gap + residual = step, in every step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import pytest
 from spark_prof.analyzers.lookup import BLOCK
 from spark_prof.analyzers.step_accounting import (
     Spread,
-    books,
     covered_in,
     length_by_group,
     spread,
-    step_books,
+    step_times,
     union_by_group,
 )
 from tests.rows import each_row
@@ -141,12 +140,12 @@ def entries(found: pd.DataFrame, *more: str) -> list[tuple[float, ...]]:
         pytest.param([(7, 10, 40)], (0, 0, 70, 30), id="of a step that is not there"),
     ],
 )
-def test_the_books_of_one_step(rows: list[tuple[int, int, int]], wanted: tuple[float, ...]) -> None:
-    assert entries(step_books(windows((0, 100), (100, 200)), kernels(*rows)))[0] == wanted
+def test_the_times_of_one_step(rows: list[tuple[int, int, int]], wanted: tuple[float, ...]) -> None:
+    assert entries(step_times(windows((0, 100), (100, 200)), kernels(*rows)))[0] == wanted
 
 
 @each_row("seed", range(20))
-def test_the_books_balance(seed: int) -> None:
+def test_the_parts_add_up(seed: int) -> None:
     chosen = random.Random(seed)
     cuts = sorted(chosen.sample(range(2000), 12))
     spans = list(pairwise(cuts))
@@ -155,13 +154,13 @@ def test_the_books_balance(seed: int) -> None:
         start = chosen.randrange(-50, 2050)
         rows.append((chosen.randrange(-1, 12), start, start + chosen.randrange(120)))
     copies = [number for number in range(len(rows)) if chosen.random() < 0.3]
-    found = step_books(windows(*spans), kernels(*rows, copies=copies))
+    found = step_times(windows(*spans), kernels(*rows, copies=copies))
     total = found["kernels_us"] + found["copies_us"] - found["overlap_us"]
     total += found["gap_us"] + found["residual_us"]
     assert (total * 1000).round(6).tolist() == [finish - begin for begin, finish in spans]
     assert (found[["kernels_us", "copies_us", "overlap_us", "gap_us"]] >= 0).all(axis=None)
     assert (found["union_us"] <= found["kernels_us"] + 1e-9).all()
-    alone = step_books(
+    alone = step_times(
         windows(*spans), kernels(*(r for n, r in enumerate(rows) if n not in copies))
     )
     assert found["union_us"].tolist() == alone["union_us"].tolist()
@@ -171,9 +170,3 @@ def test_spread() -> None:
     assert spread(pd.Series([1.0, 3.0, float("nan"), 2.0])) == Spread(2.0, pytest.approx(2.98), 2.0)
     assert spread(pd.Series([float("nan")])) is None
     assert spread(pd.Series([], dtype=float)) is None
-
-
-def test_an_iteration_that_the_engine_did_not_record_makes_its_time_unknown() -> None:
-    steps = step_books(windows((0, 1000), (1000, 1500), engine=800.0), kernels())
-    assert books(steps)[0].engine_us == pytest.approx(1.6)
-    assert books(steps.assign(engine_us=[1.0, float("nan")]))[0].engine_us is None

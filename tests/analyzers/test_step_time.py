@@ -1,4 +1,4 @@
-"""Ledgers of steps by hand, and of recordings and real traces."""
+"""Accounts of steps by hand, and of recordings and real traces."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from spark_prof.analyzers.clients.client_comparison import (
     ClientRow,
     beside_clients,
 )
+from spark_prof.analyzers.step_accounting import step_times
 from spark_prof.analyzers.step_time import (
     HOST,
     LAUNCH_GAPS,
-    Ledger,
-    LedgerRow,
+    AccountPart,
+    StepAccount,
     StepSpread,
     attributed_time,
-    token_ledgers,
+    step_accounts,
     typical_weights,
 )
+from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.traces.benchmarks.load_test import Latency
 from spark_prof.vocabulary import COMPONENTS
 from tests.analyzers.reported import reported
@@ -34,10 +36,12 @@ from tests.support import Piece, Recorded, kineto, operator, step
 NO_LATENCY = Latency()
 
 
-def ledger(batch_size: int | None, step_us: float, phase: str = "decode") -> Ledger:
-    """A ledger whose steps give a sequence two tokens each."""
+def account(batch_size: int | None, step_us: float, phase: str = "decode") -> StepAccount:
+    """An account whose steps give a sequence two tokens each."""
     spread = StepSpread(step_us, step_us, step_us, step_us, step_us)
-    return Ledger(phase, batch_size, 10, spread, step_us / 2e3, 0.0, ())
+    us = step_us / 2
+    token = TokenTime(batch_size, 10, 0, 1.0, us, us, 1e6 / us, 1e6 / us, us, 0.0, 0.0, 0.5)
+    return StepAccount(phase, batch_size, None, 10, spread, (), token)
 
 
 def client(concurrency: int | None, *comparisons: ClientComparison) -> ClientRow:
@@ -51,34 +55,34 @@ def client(concurrency: int | None, *comparisons: ClientComparison) -> ClientRow
 
 TPOT = ClientComparison("output_token", "mean", 2600.0, 2500.0)
 ITL = ClientComparison("chunk", "median", 5300.0, 5000.0)
-LEDGERS = (ledger(None, 5000.0), ledger(1, 4000.0), ledger(8, 6000.0))
+ACCOUNTS = (account(None, 5000.0), account(1, 4000.0), account(8, 6000.0))
 
 
 @each_row(("concurrency", "step"), [(1, 4000.0), (8, 6000.0), (3, 5000.0),
                                                    (None, 5000.0)])  # fmt: skip
-def test_beside_the_ledger_of_its_batch_size(concurrency: int | None, step: float) -> None:
-    token, chunk = beside_clients(LEDGERS, [client(concurrency, TPOT, ITL)])
+def test_beside_the_step_of_its_batch_size(concurrency: int | None, step: float) -> None:
+    token, chunk = beside_clients(ACCOUNTS, [client(concurrency, TPOT, ITL)])
     assert (token.ledger_us, token.beyond_us) == (step / 2, 2600.0 - step / 2)
     assert (chunk.ledger_us, chunk.beyond_us) == (step, 5300.0 - step)
     assert (chunk.quantity, chunk.statistic) == ("chunk", "median")
 
 
 def test_nothing_to_compare() -> None:
-    for ledgers, comparison in (
-        (LEDGERS, ClientComparison("first_token", "mean", 9.0, 8.0)),
+    for accounts, comparison in (
+        (ACCOUNTS, ClientComparison("first_token", "mean", 9.0, 8.0)),
         ((), TPOT),
-        ((ledger(None, 5000.0, "prefill"),), TPOT),
-        ((replace(LEDGERS[0], ms_per_token=None),), TPOT),
+        ((account(None, 5000.0, "prefill"),), TPOT),
+        ((replace(ACCOUNTS[0], token=None),), TPOT),
     ):
-        assert not beside_clients(ledgers, [client(1, comparison)])
+        assert not beside_clients(accounts, [client(1, comparison)])
 
 
 Kernel = tuple[str, int, int, int, int]
 
 
-def ledgers(
+def accounts(
     kernels: list[Kernel], steps: list[tuple[int, int]], **columns: list[object]
-) -> tuple[Ledger, ...]:
+) -> tuple[StepAccount, ...]:
     """Of kernels of component, step, layer, start and end in us, in steps from begin to end."""
     names = ["component", "step", "layer", "start_ns", "end_ns"]
     placed = pd.DataFrame(sorted(kernels, key=lambda row: row[3]), columns=names)
@@ -100,15 +104,23 @@ def ledgers(
         "decode_requests": [1] * count,
         "output_tokens": [np.nan] * count,
         "output_requests": [np.nan] * count,
+        "engine_ns": [1000.0 * (finish - begin) for begin, finish in steps],
     }
     windows = pd.DataFrame(steps, columns=["begin_ns", "finish_ns"]) * 1000
     windows = windows.assign(**(usual | columns))
+    windows = step_times(windows, placed)
     attributed, _ = attributed_time(placed, windows)
-    return token_ledgers(attributed, windows, sums_of(placed, windows["phase"]))
+    return step_accounts(attributed, windows, sums_of(placed, windows["phase"]))
 
 
-def rows(ledger: Ledger) -> dict[str, LedgerRow]:
-    return {row.name: row for row in ledger.rows}
+def typical_steps(
+    kernels: list[Kernel], steps: list[tuple[int, int]], **columns: list[object]
+) -> tuple[StepAccount, ...]:
+    return tuple(row for row in accounts(kernels, steps, **columns) if row.step)
+
+
+def parts(account: StepAccount) -> dict[str, AccountPart]:
+    return {part.name: part for part in account.parts}
 
 
 def test_the_typical_step_is_the_median_one_whatever_the_longest_took() -> None:
@@ -116,11 +128,11 @@ def test_the_typical_step_is_the_median_one_whatever_the_longest_took() -> None:
     length = [100, 110, 130, 170, 9000]
     steps = [(10_000 * n, 10_000 * n + us) for n, us in enumerate(length)]
     kernels = [("qkv", n, 0, 10_000 * n, 10_000 * n + 10 * (n + 1)) for n in range(5)]
-    (found,) = ledgers(kernels, steps)
+    (found,) = typical_steps(kernels, steps)
     assert found.step_us == found.step.median == 130.0
     # 110 and 130 us weigh 2/3, 130 and 170 us 1/3: their mean is the median.
-    assert rows(found)["qkv"].charged_us == pytest.approx((25 * 2 + 35) / 3)
-    assert sum(row.charged_us for row in found.rows) == pytest.approx(130.0)
+    assert parts(found)["qkv"].us == pytest.approx((25 * 2 + 35) / 3)
+    assert sum(part.us for part in found.parts) == 130.0
     assert found.idle_us == pytest.approx(130.0 - (25 * 2 + 35) / 3)
 
 
@@ -139,11 +151,11 @@ def test_weights_of_the_typical_step(seed: int) -> None:
 
 
 def test_nothing_ran_and_no_tokens() -> None:
-    (found,) = ledgers([], [(0, 100)], phase=["unknown"], decode_requests=[0])
-    assert {name: row.charged_us for name, row in rows(found).items()} == {
+    (found,) = typical_steps([], [(0, 100)], phase=["unknown"], decode_requests=[0])
+    assert {name: part.us for name, part in parts(found).items()} == {
         LAUNCH_GAPS: 0.0, HOST: 100.0,
     }  # fmt: skip
-    assert {found.ms_per_token, *(row.ms_per_token for row in found.rows)} == {None}
+    assert (found.token_us, found.steps_per_token) == (None, None)
 
 
 def test_each_rank_of_a_cpu_engine_has_its_own(tmp_path: Path) -> None:
@@ -155,7 +167,18 @@ def test_each_rank_of_a_cpu_engine_has_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
     bundle = Recorded(pieces).assemble(tmp_path / "b")
     for rank, us, host in ((0, 0.2, 0.6), (1, 0.4, 0.4)):
-        assert {row.name: row.charged_us for row in reported(bundle, rank).tokens[0].rows} == {
+        assert {part.name: part.us for part in reported(bundle, rank).typical_steps[0].parts} == {
             "embedding": pytest.approx(us), "other": pytest.approx(0.2), LAUNCH_GAPS: 0.0,
             HOST: pytest.approx(host),
         }  # fmt: skip
+
+
+def test_an_iteration_that_the_engine_did_not_record_makes_its_time_unknown() -> None:
+    steps = [(0, 1000), (1000, 1500)]
+    kernels = [("qkv", 0, 0, 0, 900)]
+    (whole, *_) = accounts(kernels, steps)
+    assert whole.sums
+    assert whole.sums.engine_us == 1500.0
+    (whole, *_) = accounts(kernels, steps, engine_ns=[1.0, np.nan])
+    assert whole.sums
+    assert whole.sums.engine_us is None

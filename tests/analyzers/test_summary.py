@@ -64,7 +64,7 @@ def test_a_cpu_engine_has_operators(tmp_path: Path) -> None:
     assert [(k.name, k.calls, k.us) for k in report.kernels] == [
         ("linear", 1, pytest.approx(0.2)), ("mm", 1, pytest.approx(0.2)),
     ]  # fmt: skip
-    assert report.books[0].overlap_us == 0
+    assert report.summed_steps[0].sums.overlap_us == 0
 
 
 def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
         reported(bundle)
     assert reported(bundle, 1).ranks[0] == RankRow(0, 0, 0.0, 0.0, 0.0)
     report = reported(bundle, 2)
-    assert report.books[0].gap_us == pytest.approx(1.0)
+    assert report.summed_steps[0].sums.gap_us == pytest.approx(1.0)
     assert (report.kernels, report.coverage.layer) == ((), 0.0)
     for render in RENDERERS.values():
         assert render(report)
@@ -119,7 +119,7 @@ def test_what_a_foreign_trace_does_not_tell_is_left_out(tmp_path: Path) -> None:
     assert report.steps.unknown == 1
     assert report.steps.unknown_us is not None
     assert report.components[0].unknown_us == report.components[0].us
-    assert [entry.phase for entry in report.books] == ["all", "unknown"]
+    assert [row.phase for row in report.summed_steps] == ["all", "unknown"]
     text = RENDERERS["text"](report)
     assert "AMD Instinct MI300X (architecture gfx942)" in text
     for word in ("NVIDIA", "CUDA", "tensor cores", "unknown,", "scheduler's own record"):
@@ -129,7 +129,7 @@ def test_what_a_foreign_trace_does_not_tell_is_left_out(tmp_path: Path) -> None:
 def test_sums_without_times_have_no_times(tmp_path: Path) -> None:
     bundle = _as_imported(recorded().assemble(tmp_path / "b"), summed=True)
     report = reported(bundle)
-    assert (report.books, report.wall_us, report.ranks) == ((), None, ())
+    assert (report.accounts, report.wall_us, report.ranks) == ((), None, ())
     assert [row.name for row in report.components] == ["attention", "qkv"]
     document = json.loads(RENDERERS["json"](report))
     assert document["time"]["sum_us"] == pytest.approx(1.2)

@@ -42,7 +42,7 @@ def figures(report: Report) -> dict[str, float]:
     document = json.loads(render_report(report, Layout("json")))
     return {
         "waterfall": waterfall_of(report).us,
-        "ledger": 1e3 * (report.decode_ledger.ms_per_token or 0.0) if report.decode_ledger else 0,
+        "account": report.decode_step.token_us if report.decode_step else 0,
         "json": document["steps"]["headline"]["token_us"],
         "mcp": 1e3 * mcp_summary(document)["decode_token"]["ms_per_token"],
     }

@@ -39,7 +39,14 @@ _WORDS = {
 
 def filled(text: str | None = None) -> Report:
     """The report; with a text, every field that takes any text has that one."""
-    return filled_as(Report, text)
+    report = filled_as(Report, text)
+    [size] = report.accounts
+    whole = dataclasses.replace(size, batch_size=None)
+    accounts = (dataclasses.replace(whole, phase="all"), whole, size)
+    # What runs is of a component that has a part: launched by steps of another phase.
+    name = size.parts[0].name
+    runs = (dataclasses.replace(report.typical[0], component=name, name="", role="", calls=0.0),)
+    return dataclasses.replace(report, accounts=accounts, typical=runs)
 
 
 def filled_as(kind: type[_Kind], text: str | None = None) -> _Kind:

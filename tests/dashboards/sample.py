@@ -25,7 +25,8 @@ from spark_prof.analyzers.model import (
 )
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.recorded_run import MarkerRow, RecordedGpu, RecordingSetup
-from spark_prof.analyzers.step_accounting import Books, Spread, Steps
+from spark_prof.analyzers.step_accounting import Spread, Steps
+from spark_prof.analyzers.step_time import StepAccount, StepSums
 from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
 
@@ -87,14 +88,14 @@ def _collectives() -> Collectives:
 def _almost_empty() -> Report:
     """A trace that somebody stopped in its first prefill step, on a GPU that it doesn't name."""
     kernels_us = 420.0
+    sums = StepSums(1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None)
     return Report(
         run=RecordingSetup("stopped.json.gz", "Qwen/Qwen3-0.6B", "", "", "", "kineto", "", "",
                 "interrupted",
                 "kernel"),
         gpu=RecordedGpu("unknown GPU", None),
         steps=Steps(1, 1, 0, 0, 0, 16, 16, None, None, None, None, None),
-        books=(Books("all", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None),
-               Books("prefill", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None)),
+        accounts=(StepAccount("all", None, sums), StepAccount("prefill", None, sums)),
         wall_us=500.0,
         coverage=Coverage(0.0, 0.0, 0.0, kernels_us, 0.0, 0.0, 0.0, 0.0, 1.0),
         components=(ComponentRow("other", kernels_us, 1.0, 7, kernels_us, 0.0, 0.0, 0.0, 0.0),),
@@ -114,7 +115,7 @@ def _nothing() -> Report:
     return replace(
         _almost_empty(),
         steps=Steps(0, 0, 0, 0, 0, 0, 0, Spread(nan, nan, nan), None, None, None, None),
-        books=(),
+        accounts=(),
         wall_us=0.0,
         coverage=Coverage(nan, nan, nan, 0.0, nan, nan, nan, nan, nan),
         components=(),
@@ -144,7 +145,7 @@ def _hostile() -> Report:
         run=replace(report.run, source=endless, model=bad, command=endless, vllm=bad, torch=bad,
                     backend=bad, recorded_at=bad, execution=bad, state=bad),
         gpu=RecordedGpu(bad, bad),
-        books=(replace(report.books[0], phase=bad), *report.books),
+        accounts=(replace(report.accounts[0], phase=bad), *report.accounts),
         components=(replace(report.components[0], name=bad), *report.components[1:]),
         layers=(replace(report.layers[0], component=bad), *report.layers[1:]),
         kernels=spoiled,

@@ -1,4 +1,4 @@
-"""The sections and the JSON about the token ledger, and about what clients saw beside it."""
+"""The sections and the JSON about a token's time, and about what clients saw beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from spark_prof.analyzers.clients.client_comparison import ClientComparison, ClientRow
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, StepAccount
 from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section
 from spark_prof.dashboards.sections import client_section, token_section
@@ -16,15 +16,15 @@ from spark_prof.traces.benchmarks.load_test import Latency
 from .sample import SAMPLES
 
 FULL = SAMPLES["mixture_of_experts"]
-[DECODE, _] = FULL.tokens
+[DECODE, _] = FULL.typical_steps
 LARGEST = max(
-    (row for row in DECODE.rows if row.name not in (LAUNCH_GAPS, HOST)),
-    key=lambda row: row.charged_us,
+    (row for row in DECODE.parts if row.name not in (LAUNCH_GAPS, HOST)),
+    key=lambda row: row.us,
 )
 
 
-def ledger_of(chosen: Ledger) -> Section:
-    return token_section.ledger(replace(FULL, tokens=(chosen,)))
+def section_of(chosen: StepAccount) -> Section:
+    return token_section.step_parts(replace(FULL, accounts=(chosen,)))
 
 
 def column(section: Section, title: str) -> list[object]:
@@ -37,8 +37,8 @@ def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
     assert DECODE.token
     us = DECODE.step_us / 2.5
     token = replace(DECODE.token, token_us=us, typical_us=us, uneven_us=0.0, steps_per_token=0.4)
-    section = ledger_of(replace(DECODE, ms_per_token=us / 1e3, token=token))
-    assert column(section, "A token")[0] == microseconds(LARGEST.charged_us / 2.5)
+    section = section_of(replace(DECODE, token=token))
+    assert column(section, "A token")[0] == microseconds(LARGEST.us / 2.5)
     assert column(section, "A token")[-1] == microseconds(DECODE.step_us / 2.5)
     assert "2.50 tokens" in " ".join(section.intro)
     # The range and the layers stay those of the step.
@@ -46,7 +46,7 @@ def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
 
 
 def test_a_run_without_decode_steps() -> None:
-    section = ledger_of(replace(DECODE, phase="prefill", ms_per_token=None, steps=1))
+    section = section_of(replace(DECODE, phase="prefill", token=None, steps=1))
     assert section.title == "Where the time of a step goes"
     assert column(section, "A step")[-1] == microseconds(DECODE.step_us)
     # One step has no range.
@@ -62,9 +62,10 @@ def test_a_client_stands_beside_it() -> None:
         comparisons=(ClientComparison("output_token", "mean", 1100.0, 1000.0),), verdict="agrees",
         sentences=("They agree.",),
     )  # fmt: skip
-    ledger = replace(DECODE, ms_per_token=1.0)
-    subject = replace(FULL, tokens=(ledger,), clients=(client,))
-    assert token_section.ledger(subject).intro[-1] == (
+    assert DECODE.token
+    step = replace(DECODE, token=replace(DECODE.token, token_us=1000.0))
+    subject = replace(FULL, accounts=(step,), clients=(client,))
+    assert token_section.step_parts(subject).intro[-1] == (
         "vllm bench serve c1: 1.10 ms per output token (mean), +10.0 % against the 1.00 ms of a "
         "decode step; 100.0 us lie outside it."
     )

@@ -106,7 +106,7 @@ def test_intensity_is_operations_over_bytes_under_the_peak() -> None:
 
 
 def test_the_roofline_draws_no_more_than_it_can() -> None:
-    many = [replace(SLOW, name=str(n), us=1.0 + n) for n in range(4000)]
+    many = [replace(SLOW, name=str(n), step_us=(1.0 + n) * SLOW.calls) for n in range(4000)]
     shown = with_need(many)
     assert len(shown) <= 1500
     assert shown[0].us == 4000.0

@@ -72,7 +72,7 @@ def recorded() -> Report:
 
 
 def test_it_abstains_where_nothing_is_known(recorded: Report) -> None:
-    nothing = replace(recorded, tokens=(), kernels=(), findings=())
+    nothing = replace(recorded, accounts=(), kernels=(), findings=())
     assert verdict_of(nothing) == "Nothing in this recording tells a time."
     assert verdict_of(replace(recorded, findings=())).endswith(
         "; nothing worth changing was found."

@@ -43,7 +43,7 @@ def same(prepared: Prepared, source: str, rank: int | None = None) -> None:
     # Where nothing tells steps, the whole recording lies where one would be, and is none.
     assert len(prepared.steps) == (report.steps.count if report.run.tells_steps else 1)
     if prepared.timed:
-        assert prepared.steps["step_us"].sum() == pytest.approx(report.books[0].step_us)
+        assert prepared.steps["step_us"].sum() == pytest.approx(report.all_steps.step_us)
 
 
 @each_row(

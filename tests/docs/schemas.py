@@ -37,6 +37,8 @@ from spark_prof.analyzers.recorded_run import RecordedGpu, RecordingSetup
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings as Bounds
 from spark_prof.analyzers.startup.start_rows import StartMemory, Startup
 from spark_prof.analyzers.step_accounting import Spread
+from spark_prof.analyzers.step_time import StepSpread, StepSums
+from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.analyzers.why import Why
 from spark_prof.cli.written import WriteRecord
 from spark_prof.dashboards.render.json_report import _DERIVED, _KERNELS, _KEYS
@@ -121,6 +123,17 @@ _WORDS = {
 DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "report": ("report --format json", {
         "schema": int, "verdict": str, **{key: _hints(Report).get(key) for key in _KEYS},
+        "books": [
+            {"phase": str, **_hints(StepSums), **dict.fromkeys(_DERIVED[StepSums], float)}
+        ],
+        "tokens": [{
+            "phase": str, "batch_size": int | None, "steps": int, "step": StepSpread,
+            "ms_per_token": float | None, "overlap_us": float,
+            "rows": [{
+                "name": str, "summed_us": float, "charged_us": float, "alone_us": float,
+                "share": float, "ms_per_token": float | None, "layers": int,
+                "per_layer_us": float | None, "spread": StepSpread}],
+            "token": TokenTime | None}],
         "time": dict.fromkeys(
             ("sum_us", "union_us", "wall_us", "busy_us", "copies_us", "gap_us", "overlap_us",
              "step_us", "residual_us", "residual_percent", "engine_us", "kernel_time_us",
@@ -280,7 +293,8 @@ def _of_dataclass(kind: type[Any]) -> Schema:
         return _object({key: (schema_of(float), "") for key in _SPREAD})
     hints, said = _hints(kind), comments(kind)
     keys = {
-        each.name: (schema_of(hints[each.name]), said.get(each.name, "")) for each in fields(kind)
+        each.metadata.get("json", each.name): (schema_of(hints[each.name]), said.get(each.name, ""))
+        for each in fields(kind)
     }
     for name in _DERIVED.get(kind, ()):
         getter = getattr(kind, name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.step_accounting import step_books
+from spark_prof.analyzers.step_accounting import step_times
 from spark_prof.profiler import vllm_names
 from spark_prof.profiler.commands import recognise
 from spark_prof.profiler.container import Mount, container_command
@@ -111,7 +111,7 @@ def test_the_worked_example_of_the_books_is_right() -> None:
     ]
     kernels = pd.DataFrame(ran, columns=["step", "kind", "start_ns", "end_ns"])
     kernels = kernels.astype({"kind": "category"})
-    result = step_books(windows, kernels)
+    result = step_times(windows, kernels)
     parts = ["kernels_us", "copies_us", "overlap_us", "gap_us", "residual_us", "step_us"]
     figures = [[float(cell) for cell in row[1:]] for row in documented]
     assert figures == [*result[parts].to_numpy().tolist(), result[parts].sum().tolist()]

@@ -208,7 +208,7 @@ def test_it_reports_the_same(name: str, tmp_path: Path) -> None:
     with opened(str(DATA / name)) as bundle:
         share(bundle, tmp_path / "s.zip")
     whole, shared = spark_prof.report(DATA / name), spark_prof.report(tmp_path / "s.zip")
-    for part in ("steps", "books", "components", "layers", "kernels", "roofline"):
+    for part in ("steps", "accounts", "components", "layers", "kernels", "roofline"):
         assert getattr(shared, part) == getattr(whole, part), part
     rows = [report.audit.rows if report.audit else () for report in (whole, shared)]
     assert rows[0] == rows[1]

@@ -52,7 +52,7 @@ def test_time_per_module_of_an_eager_run_on_b200():
         assert abs(found[name] - us) / total < 0.001, name
     # 74 of 768 kernels start before the one before them on their stream has ended: what they wait
     # is in the trace's sum, and in no figure of a report, whose sum is the union.
-    books = report.books[0]
+    books = report.all_steps
     assert kernels["us"].sum() == pytest.approx(10_862.916, abs=0.001)
     assert books.kernels_us == books.union_us == pytest.approx(10_793.638, abs=0.001)
     assert sum(row.us for row in report.components) == pytest.approx(10_793.638, abs=0.001)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.summary import summarize
 from spark_prof.vocabulary import BASIS_CLASSES
-from tests.analyzers.agreeing import contradictions, screen_contradictions
+from tests.analyzers.agreeing import contradictions, other_figures, screen_contradictions
 from tests.world.reports import Json, figures, figures_of, recorded, report_of
 from tests.world.strategies import worlds
 from tests.world.truth import Truth, percentile
@@ -33,7 +33,7 @@ def agrees(found: Json, truth: Truth) -> None:
     steps(found, truth)
     sums(found, truth)
     tokens(found, truth)
-    ledgers(found, truth)
+    typical_steps(found, truth)
 
 
 def steps(found: Json, truth: Truth) -> None:
@@ -115,17 +115,17 @@ def tokens(found: Json, truth: Truth) -> None:
     assert sum(parts) == near(times["token"]["token_us"])
 
 
-def ledgers(found: Json, truth: Truth) -> None:
+def typical_steps(found: Json, truth: Truth) -> None:
     """Each tick of a window has one owner."""
-    for ledger in found["tokens"]:
-        chosen = [n for n in truth.steps(ledger["phase"]) if ledger["batch_size"] in
+    for step in found["tokens"]:
+        chosen = [n for n in truth.steps(step["phase"]) if step["batch_size"] in
                   (None, truth.world.steps[n].requests)]  # fmt: skip
         lengths = [truth.lengths()[n] for n in chosen]
-        assert ledger["steps"] == len(chosen)
-        assert ledger["step"]["median"] == near(percentile(lengths, 0.5))
-        assert sum(row["charged_us"] for row in ledger["rows"]) == near(ledger["step"]["median"])
+        assert step["steps"] == len(chosen)
+        assert step["step"]["median"] == near(percentile(lengths, 0.5))
+        assert sum(row["charged_us"] for row in step["rows"]) == near(step["step"]["median"])
         parts = [truth.owners[n] for n in chosen]
-        named = {row["name"]: row for row in ledger["rows"]}
+        named = {row["name"]: row for row in step["rows"]}
         assert named.keys() == {name for part in parts for name in part if name in
                                 ("host", "launch_gaps") or part[name].summed}  # fmt: skip
         for name, row in named.items():
@@ -140,17 +140,17 @@ def ledgers(found: Json, truth: Truth) -> None:
                 values = [truth.us(getattr(part[name], kind)) for part in parts]
                 assert min(values) - 2e-3 <= row[figure] <= max(values) + 2e-3, (name, figure)
             assert min(owned) - 2e-3 <= row["charged_us"] <= max(owned) + 2e-3
-            assert row["share"] == near(row["charged_us"] / ledger["step"]["median"])
-            layers = truth.layers_of(name, ledger["phase"])
+            assert row["share"] == near(row["charged_us"] / step["step"]["median"])
+            layers = truth.layers_of(name, step["phase"])
             assert row["layers"] == layers
             assert row["per_layer_us"] == near(row["charged_us"] / layers if layers else None)
-        beside = sum(row["summed_us"] - row["charged_us"] for row in ledger["rows"])
-        assert ledger["overlap_us"] == near(beside)
-        if ledger["ms_per_token"] is not None:
-            own = sum(row["ms_per_token"] for row in ledger["rows"])
+        beside = sum(row["summed_us"] - row["charged_us"] for row in step["rows"])
+        assert step["overlap_us"] == near(beside)
+        if step["ms_per_token"] is not None:
+            own = sum(row["ms_per_token"] for row in step["rows"])
             # Rows are rounded to whole ns.
-            assert 1e3 * own == pytest.approx(ledger["token"]["typical_us"], rel=1e-5, abs=2e-2)
-            assert 1e3 * ledger["ms_per_token"] == near(ledger["token"]["token_us"])
+            assert 1e3 * own == pytest.approx(step["token"]["typical_us"], rel=1e-5, abs=2e-2)
+            assert 1e3 * step["ms_per_token"] == near(step["token"]["token_us"])
 
 
 @settings(max_examples=2 * settings().max_examples)
@@ -163,6 +163,7 @@ def test_every_figure_is_the_true_one(world: World) -> None:
     assert [row for row in found["invariants"] if row["ok"] is False] == []
     assert contradictions(found) == []
     assert screen_contradictions(report) == []
+    assert other_figures(report) == []
 
 
 @given(worlds(ranks=2), st.sampled_from([0, 1]))

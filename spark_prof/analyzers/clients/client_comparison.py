@@ -16,7 +16,7 @@ from spark_prof.analyzers.clients.engine_side import (
     place,
 )
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.analyzers.step_time import Ledger
+from spark_prof.analyzers.step_time import StepAccount
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency, RunFigures
 
 BASES = ("window", "steps", "none")
@@ -56,14 +56,14 @@ class ClientRow(RunFigures):
 
 @dataclass(frozen=True)
 class ClientToken:
-    """One client's time per token or chunk beside a ledger's, in us."""
+    """One client's time per token or chunk beside that of a typical decode step, in us."""
 
     tool: str
     label: str
     quantity: str  # output_token or chunk
     statistic: str  # mean or median: what `client_us` is
     client_us: float  # what the client waited
-    batch_size: int | None  # of the ledger; None for decode steps of any size
+    batch_size: int | None  # of that step; None for decode steps of any size
     ledger_us: float  # time per token, beside a chunk the length of a step
     # What the client waited longer: its share of requests that queue, of steps that also read
     # prompts, of tokenizing and HTTP.
@@ -71,22 +71,20 @@ class ClientToken:
 
 
 def beside_clients(
-    ledgers: tuple[Ledger, ...], clients: Iterable[ClientRow]
+    steps: tuple[StepAccount, ...], clients: Iterable[ClientRow]
 ) -> tuple[ClientToken, ...]:
-    """The clients that can be compared, each beside the decode ledger of its batch size."""
-    decode = [ledger for ledger in ledgers if ledger.phase == "decode"]
+    """The clients that can be compared, each beside the decode step of its batch size."""
+    decode = [step for step in steps if step.phase == "decode"]
     if not decode:
         return ()
-    sizes = {ledger.batch_size: ledger for ledger in decode}
+    sizes = {step.batch_size: step for step in decode}
     tokens = []
     for row in clients:
-        ledger = sizes.get(row.concurrency) or decode[0]
+        step = sizes.get(row.concurrency) or decode[0]
+        us_of = {"chunk": step.step_us, "output_token": step.token_us}
         for one in row.comparisons:
-            us = ledger.step_us if one.quantity == "chunk" else None
-            if one.quantity == "output_token" and ledger.ms_per_token is not None:
-                us = 1e3 * ledger.ms_per_token
-            if us is not None:
-                figures = (one.quantity, one.statistic, one.client, ledger.batch_size)
+            if (us := us_of.get(one.quantity)) is not None:
+                figures = (one.quantity, one.statistic, one.client, step.batch_size)
                 tokens.append(ClientToken(row.tool, row.label, *figures, us, one.client - us))
     return tuple(tokens)
 

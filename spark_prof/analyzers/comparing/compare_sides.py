@@ -187,7 +187,7 @@ def compare(
     sides = (_starts(recordings[0], first, notes), _starts(recordings[1], second, notes))
     every = (*sides[0], *sides[1])
     for side in every:
-        if not side.report.books:
+        if not side.report.accounts:
             raise CommandError(
                 f"{side.source} holds sums without steps, which cannot be compared; "
                 "take a recording or a trace"

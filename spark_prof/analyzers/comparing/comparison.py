@@ -29,7 +29,7 @@ class ComparedRecording:
     source: str  # as the user named it
     report: Report
     kernels: KernelColumns  # its kernels, of one rank
-    steps: pd.DataFrame  # the rows of `step_accounting.step_books`, in order
+    steps: pd.DataFrame  # the rows of `step_accounting.step_times`, in order
     facts: Mapping[str, Any]  # what the recorder noted of versions, configuration and GPU
 
     @property
@@ -75,7 +75,7 @@ class SizeRow:
 class StepPart:
     """One part of a typical step: a component, or time in which nothing ran."""
 
-    name: str  # of the component, or `launch_gaps` or `host` as in the token ledger
+    name: str  # of the component, or `launch_gaps` or `host` as in a step's account
     change: Change  # of its time
     calls_a: float  # kernels a step
     calls_b: float

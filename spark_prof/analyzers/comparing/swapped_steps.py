@@ -104,7 +104,7 @@ def kernel_time(
     component = np.where(copies, CODES["memcpy"], columns.component[rows].astype(np.int64))
     layer, name = columns.layer[rows].astype(np.int64), names[columns.name[rows]]
     code, examples = combined(component, layer, name)
-    attribution = attribute(
+    attribution, _ = attribute(
         RunWork(start[rows], end[rows], code, ~copies), begin, finish, len(examples)
     )
     step = np.searchsorted(begin, start[rows], side="right") - 1

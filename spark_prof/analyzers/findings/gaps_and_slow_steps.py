@@ -42,11 +42,11 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
     None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and
     what an eager run waits for is another finding.
     """
-    ledger, steps = report.decode_ledger, report.steps.decode
-    if report.run.units == "op" or runs_eagerly(report) or steps < _FEWEST_STEPS or not ledger:
+    typical, steps = report.decode_step, report.steps.decode
+    if report.run.units == "op" or runs_eagerly(report) or steps < _FEWEST_STEPS or not typical:
         return None
-    us = ledger.us(name) - usual_us
-    return (us, us / ledger.step_us) if us >= _MUCH_GAP * ledger.step_us > 0 else None
+    us = typical.us(name) - usual_us
+    return (us, us / typical.step_us) if us >= _MUCH_GAP * typical.step_us > 0 else None
 
 
 def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
@@ -122,22 +122,22 @@ def _scheduler_gaps(report: Report) -> Iterator[Observation]:
       "the GPU waits for more than half of the typical decode step, and neither a setting nor "
       "enough steps tell why", ("launch_gaps", "host"))  # fmt: skip
 def _idle(report: Report) -> Iterator[Observation]:
-    ledger, steps = report.decode_ledger, report.steps.decode
-    if report.run.units == "op" or ledger is None or not ledger.step_us:
+    typical, steps = report.decode_step, report.steps.decode
+    if report.run.units == "op" or typical is None or not typical.step_us:
         return
     eager = report.audit is not None and report.audit.engine.eager
     if eager or (steps >= _FEWEST_STEPS and not runs_eagerly(report)):
         return  # eager-mode, host-gaps and scheduler-gaps have it
-    share = ledger.idle_us / ledger.step_us
+    share = typical.idle_us / typical.step_us
     if share < _MOSTLY_IDLE:
         return
     few = f"; {steps} decode steps are few to judge by" if steps < _FEWEST_STEPS else ""
     fix = "Record more steps, after a warm-up: the first uses of graphs and kernels wait longer."
     if runs_eagerly(report):
         fix = "Leave out --enforce-eager: CUDA graphs launch a whole decode step at once."
-    yield Observation(ms_per_token(report, ledger.idle_us * steps),
-        f"The GPU waits {written_time(ledger.idle_us)} of a decode step of "
-        f"{written_time(ledger.step_us)}, {100 * share:.1f} %: no kernel can win as much "
+    yield Observation(ms_per_token(report, typical.idle_us * steps),
+        f"The GPU waits {written_time(typical.idle_us)} of a decode step of "
+        f"{written_time(typical.step_us)}, {100 * share:.1f} %: no kernel can win as much "
         f"as the host's part{few}.",
         fix,
         _evidence_of_gaps(report),
@@ -243,7 +243,7 @@ def _small_kernels(report: Report) -> Iterator[Observation]:
     # The breakdown of a token has the same kernels: one statistic for both.
     drawn = waterfall_of(report)
     for part in drawn.parts:
-        if part.kind == "small" and drawn.phase == "decode" and part.us > 0:
+        if part.kind == "small" and drawn.account.phase == "decode" and part.us > 0:
             per_token = report.steps.us_per_token(1.0)
             us = part.us + part.node_us  # of a kernel that is fused away its node goes, too
             calls, kernels_us = part.calls, us / per_token if per_token else kernels_us
@@ -277,8 +277,8 @@ def _between_kernels_us(report: Report) -> float:
 
     What is longer than a graph needs is the host's, and no fusion's to save.
     """
-    kernels, ledger = kernels_per_decode_step(report), report.decode_ledger
-    return min(ledger.us(LAUNCH_GAPS) / kernels, BETWEEN_KERNELS_US) if kernels and ledger else 0.0
+    kernels, step = kernels_per_decode_step(report), report.decode_step
+    return min(step.us(LAUNCH_GAPS) / kernels, BETWEEN_KERNELS_US) if kernels and step else 0.0
 
 
 def _passes(report: Report, components: Sequence[str]) -> list[tuple[str, ...]]:
@@ -321,11 +321,11 @@ def _how_to_fuse(
 
 @rule("copies-in-decode", "timeline", "copies and memsets of 3 %", ("memcpy",))
 def _copies(report: Report) -> Iterator[Observation]:
-    books = next((entry for entry in report.books if entry.phase == "decode"), None)
+    decode = next((row.sums for row in report.summed_steps if row.phase == "decode"), None)
     whole = decode_steps_us(report)
-    if books is None or not books.steps or not whole or not report.copies.items:
+    if decode is None or not decode.steps or not whole or not report.copies.items:
         return
-    if books.copies_us < _MUCH_COPIED * whole:
+    if decode.copies_us < _MUCH_COPIED * whole:
         return
     most = max(report.copies.items, key=lambda item: item.us)
     fix = (
@@ -335,9 +335,9 @@ def _copies(report: Report) -> Iterator[Observation]:
         else "Record with --nvtx to see where they come from. Copies on the device mostly change a "
         "layout for the next kernel: another backend may need none."
     )
-    yield Observation(ms_per_token(report, books.copies_us),
-        f"Copies and memsets take {books.copies_us / books.steps:,.0f} us of a decode step, "
-        f"{100 * books.copies_us / whole:.1f} %; over all steps most of that is {most.calls:,} x "
+    yield Observation(ms_per_token(report, decode.copies_us),
+        f"Copies and memsets take {decode.copies_us / decode.steps:,.0f} us of a decode step, "
+        f"{100 * decode.copies_us / whole:.1f} %; over all steps most of that is {most.calls:,} x "
         f"{most.name}.",
         fix,
         ("Time of copies in decode steps; what overlaps kernels is counted as well.",),

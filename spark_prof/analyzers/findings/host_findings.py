@@ -46,9 +46,10 @@ def _code(report: Report) -> Iterator[Observation]:
 
 
 def _is_long(report: Report, host: HostCode) -> bool:
-    if not report.books or not report.books[0].steps:
+    whole = report.all_steps
+    if whole is None or not whole.steps:
         return False
-    return host.gap_us >= _GAP * report.books[0].step_us / report.books[0].steps
+    return host.gap_us >= _GAP * whole.step_us / whole.steps
 
 
 def _named(host: HostCode, stage: HostStage) -> str:

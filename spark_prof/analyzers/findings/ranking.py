@@ -23,7 +23,7 @@ from spark_prof.analyzers.findings.audit_findings import FALLBACKS
 from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.rule import FindingRule
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import GAPS
+from spark_prof.analyzers.step_time import COPIED, GAPS
 from spark_prof.analyzers.views.waterfall import SMALL_US
 from spark_prof.rules import thresholds
 
@@ -38,9 +38,6 @@ def token_ms(report: Report) -> float | None:
     """The time of an output token, in ms; None where nothing tells."""
     if headline := report.steps.headline:
         return headline.token_us / 1e3
-    decode = report.decode_ledger
-    if decode is not None and decode.ms_per_token is not None:
-        return decode.ms_per_token
     return report.steps.tpot_us.median / 1e3 if report.steps.tpot_us else None
 
 
@@ -53,9 +50,9 @@ def parts_of_token(report: Report) -> dict[Cell, float]:
         kind = "small" if call_us < SMALL_US else ""
         kind = "conversion" if name in converting else kind
         step_us[component, "" if component == "collective" else kind] += us
-    if ledger := report.decode_ledger:
-        for part in (*GAPS, "memcpy"):
-            step_us[part, ""] += ledger.us(part)
+    if step := report.decode_step:
+        for part in (*GAPS, COPIED):
+            step_us[part, ""] += step.us(part)
     per_token = {cell: report.steps.us_per_token(us * steps) or 0.0 for cell, us in step_us.items()}
     # What profiling adds is between kernels as far as anything tells: no change brings it.
     token = report.steps.token

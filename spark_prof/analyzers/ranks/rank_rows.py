@@ -12,7 +12,7 @@ from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import RankRow, ReplicaRow
 from spark_prof.analyzers.rank_layout import layout_of
 from spark_prof.analyzers.recorded_run import NOTHING, steps_by
-from spark_prof.analyzers.step_accounting import step_books
+from spark_prof.analyzers.step_accounting import step_times
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.traces.bundle import Bundle, table_file
 
@@ -23,7 +23,7 @@ def rank_row(
     """The time of a rank's steps, and what of it was waiting for others.
 
     Args:
-        steps: its steps with their books, where they are at hand; None reads them.
+        steps: its steps with their times, where they are at hand; None reads them.
         share: of the row's fields, those that collectives tell.
     """
     if not bundle.meta.tables[table_file("steps", rank)]:
@@ -34,7 +34,7 @@ def rank_row(
         windows = timed_windows(bundle, rank, kernels)
         if len(windows.left_out):
             kernels = kernels[~kernels["step"].isin(windows.left_out)]
-        steps = step_books(windows.steps, kernels)
+        steps = step_times(windows.steps, kernels)
     step_us, kernels_us, gap_us = map(float, steps[["step_us", "kernels_us", "gap_us"]].sum())
     count = len(steps) if steps_by(bundle, rank) != NOTHING else 0
     return RankRow(rank, count, step_us, kernels_us, gap_us, **share)

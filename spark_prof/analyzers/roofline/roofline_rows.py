@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spark_prof.arrays import exact
 from spark_prof.rules.gpus import SourcedFigure
 from spark_prof.rules.node_prices import NodePrice
 
@@ -60,7 +61,8 @@ class RooflineRow:
     name: str
     component: str
     calls: float  # calls in a step
-    us: float  # time of one call
+    # Time of all calls in a step, as the facts have it; JSON has that of one.
+    step_us: float = field(metadata={"json": "us"})
     needed_bytes: float | None  # that a call has to move: weights, KV cache and activations once
     streamed_bytes: float  # what of it must come from memory: weights and KV cache
     operations: float  # arithmetic operations of one call, a multiply-add counted as two
@@ -95,14 +97,14 @@ class RooflineRow:
         return Place(self.component, self.role, self.name)
 
     @property
-    def step_us(self) -> float:
-        """Time of all calls in a step."""
-        return self.us * self.calls
+    def us(self) -> float:
+        """Time of one call."""
+        return self.step_us / self.calls if self.calls else 0.0
 
     @property
     def bound_us(self) -> float | None:
         """Their lower bound by bytes and operations."""
-        return None if self.floor_us is None else self.floor_us * self.calls
+        return None if self.floor_us is None else exact(self.floor_us * self.calls)
 
     @property
     def inside_us(self) -> float:
@@ -139,8 +141,8 @@ class RooflinePhase:
     phase: str  # decode or prefill
     steps: int
     tokens: float  # mean of the tokens of a step
-    step_us: float | None  # median step; None where the kernels have no times
-    kernels_us: float  # kernel time of a mean step
+    step_us: float | None  # the account's typical step; None where the kernels have no times
+    kernels_us: float  # kernel time of the typical step: that of all rows
     placed_us: float  # what of it is in kernels whose needs are known
     floor_us: float | None  # sum of a step's lower bounds; None if unknown or contradicted
     needed_bytes: float  # of a step

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.breakdown import KernelRow, TypicalKernel
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.roofline.needs import LayerWork
@@ -22,6 +22,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     RooflineRow,
     starts_early,
 )
+from spark_prof.arrays import exact
 from spark_prof.vocabulary import BASES
 
 _METRIC = "dram__bytes_read.sum"
@@ -132,7 +133,7 @@ class Sum:
 
 
 def rows_of(
-    times: pd.DataFrame,
+    typical: Sequence[TypicalKernel],
     steps: int,
     sums: Mapping[Place, Sum],
     kernels: Mapping[tuple[str, str], KernelRow],
@@ -141,43 +142,17 @@ def rows_of(
     ms_per_us: float | None,
     nodes: Mapping[Place, NodeShares],
 ) -> tuple[RooflineRow, ...]:
-    """One row a kernel, component and role, what has most time above its lower bound first.
-
-    Times have us, calls and step_calls of the phase's kernels, whose typical step they are of.
-    """
-    weakest = times["basis"].map(BASES.index).astype(int)
-    totals = (
-        times.assign(weakest=weakest)
-        .groupby(["component", "role", "name"], observed=True)
-        .agg(
-            us=("us", "sum"),
-            ahead=("ahead_us", "sum"),
-            calls=("calls", "sum"),
-            typical=("step_calls", "sum"),
-            weakest=("weakest", "max"),
-        )
-    )
-    entries = [
-        (
-            Place(str(component), str(role), str(name)),
-            us,
-            ahead,
-            typical,
-            calls / steps,
-            BASES[basis_number],
-        )
-        for (component, role, name), us, ahead, calls, typical, basis_number in totals.itertuples(
-            name=None
-        )
-        if calls and typical
-    ]
+    """One row a kernel of the phase's typical step, what has most above its lower bound first."""
+    typical = [one for one in typical if one.all_calls and one.calls]
     smallest = ceilings.smallest_kernel_us
     if smallest is None:
-        smallest = min((us / calls for _, us, _, calls, *_ in entries), default=0.0)
+        smallest = min((one.kernel_us / one.calls for one in typical), default=0.0)
         smallest = min(smallest, _LONGEST_EMPTY_US)
     rows = []  # what they need is known of a mean step, by its calls
-    for place, us, ahead, calls, mean, basis in entries:
-        need, us_per_call = sums.get(place, Sum()), us / calls
+    for one in typical:
+        place = Place(one.component, one.role, one.name)
+        calls, mean = one.calls, one.all_calls / steps
+        need, us_per_call = sums.get(place, Sum()), one.kernel_us / calls
         total = (need.streamed + need.other) / mean if place in sums else None
         operations = need.operations / mean
         kernel = kernels.get((place.component, place.name))
@@ -186,7 +161,7 @@ def rows_of(
         floor, limiter = _floor(total, operations, peak, ceilings, smallest)
         waits = kernel is not None and kernel.exchanges is not None
         limiter = _EXCHANGE if waits and limiter else limiter
-        has_rate = bool(us_per_call) and not starts_early(us, ahead)
+        has_rate = bool(us_per_call) and not starts_early(us_per_call, one.ahead_us)
         has_rate &= not waits
         rate = total / us_per_call * 1e6 if total is not None and has_rate else None
         left = max(us_per_call - floor, 0.0) * calls if floor is not None and not waits else None
@@ -198,7 +173,7 @@ def rows_of(
             name=place.name,
             component=place.component,
             calls=calls,
-            us=us_per_call,
+            step_us=one.kernel_us,
             needed_bytes=total,
             streamed_bytes=need.streamed / mean,
             operations=operations,
@@ -218,10 +193,10 @@ def rows_of(
             read_by=by,
             amplification=read / expected_read if read is not None and comparable else None,
             role=place.role,
-            owner_basis=basis,
-            ahead_us=ahead / calls,
+            owner_basis=one.basis,
+            ahead_us=one.ahead_us,
             nodes=shares.counted * calls,
-            node_us=shares.us(ceilings.node, floor) * calls if ceilings.node else None,
+            node_us=exact(shares.us(ceilings.node, floor) * calls) if ceilings.node else None,
         )
         rows.append(row)
     return tuple(sorted(rows, key=lambda row: (-(row.left_us or 0.0), -row.step_us)))
@@ -253,10 +228,10 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         values = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
         return sum(values) / calls if values else None
 
-    names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
-    nodes = sum(row.nodes for row in rows)
+    names = ("needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
     means: dict[str, Any] = {name: mean(name) for name in names}
-    us, needed = means["us"], means["needed_bytes"]
+    step_us = sum(row.step_us for row in rows)
+    us, needed = step_us / calls if calls else 0.0, means["needed_bytes"]
     has_rate = bool(us) and not starts_early(us, means["ahead_us"])
     has_rate &= all(row.limiter != _EXCHANGE for row in rows)
     rate = needed / us * 1e6 if needed is not None and has_rate else None
@@ -271,6 +246,7 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
     return replace(
         max(rows, key=lambda row: row.step_us),
         calls=calls,
+        step_us=step_us,
         what=_joined(dict.fromkeys(row.what for row in rows if row.what)),
         product=next((row.product for row in rows if row.product), ""),
         weights=tuple(dict.fromkeys(name for row in rows for name in row.weights))[:_NAMED],
@@ -279,7 +255,7 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         bandwidth=rate,
         of_data_sheet=share("of_data_sheet"),
         of_reached=share("of_reached"),
-        nodes=nodes,
+        nodes=sum(row.nodes for row in rows),
         node_us=total("node_us"),
         left_us=total("left_us"),
         left_ms_per_token=total("left_ms_per_token"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.breakdown import KernelRow, TypicalKernel
 from spark_prof.analyzers.counters.counter_batches import Counters
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import device_of
@@ -55,7 +55,8 @@ from spark_prof.analyzers.roofline.weight_bytes import (
     weights_of,
     weights_of_tensors,
 )
-from spark_prof.analyzers.step_accounting import Steps
+from spark_prof.analyzers.step_time import StepAccount
+from spark_prof.arrays import exact
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import MeasuredMachine
 from spark_prof.traces.swapped import layers_of, tensors_of
@@ -152,9 +153,9 @@ def roofline_of(
     rank: int,
     placed: pd.DataFrame,
     steps: pd.DataFrame,
-    sums: pd.DataFrame,
+    typical: Sequence[TypicalKernel],
     kernels: Sequence[KernelRow],
-    summary: Steps,
+    accounts: Sequence[StepAccount],
     counters: Counters | None = None,
     measured: MeasuredMachine | None = None,
 ) -> Roofline | None:
@@ -168,10 +169,8 @@ def roofline_of(
     kernel_rows = {(row.component, row.name): row for row in kernels}
     phases: list[RooflinePhase] = []
     streamed: tuple[StreamedWeights, ...] = ()
-    for phase, counted, step_us, per_step in (
-        ("decode", counters, summary.decode_us, summary.token and summary.token.steps_per_token),
-        ("prefill", None, summary.prefill_us, None),
-    ):
+    account_of = {row.phase: row for row in accounts if row.batch_size is None}
+    for phase, counted in (("decode", counters), ("prefill", None)):
         groups = groups_of(steps, phase)
         if not groups:
             continue
@@ -180,14 +179,16 @@ def roofline_of(
         )
         needs = step_needs(groups, launches, weights, shape, drafter)
         count = int((steps["phase"] == phase).sum())
-        times = sums[(sums["phase"] == phase).to_numpy()]
-        moved = _moved(bundle.frame("metrics", rank), count, times, needs, counted)
+        launched = [kernel for kernel in typical if kernel.phase == phase]
+        moved = _moved(bundle.frame("metrics", rank), count, launched, needs, counted)
+        account = account_of.get(phase)
+        per_step = account.steps_per_token if account else None
         ms_per_us = per_step / 1e3 if per_step else None
         nodes = node_shares(placed, steps.index[(steps["phase"] == phase).to_numpy()])
-        rows = rows_of(times, count, needs.sums, kernel_rows, moved, ceilings, ms_per_us, nodes)
+        rows = rows_of(launched, count, needs.sums, kernel_rows, moved, ceilings, ms_per_us, nodes)
         nobody = sum(needs.nobody.values())
         unplaced = tuple(
-            UnplacedFloor(component, size * reading_us)
+            UnplacedFloor(component, exact(size * reading_us))
             for component, size in needs.nobody.most_common()
             if size and reading_us
         )
@@ -196,8 +197,8 @@ def roofline_of(
             phase=phase,
             steps=count,
             tokens=sum(group.load.tokens * group.share for group in groups),
-            step_us=step_us.median if step_us else None,
-            kernels_us=float(times["us"].sum()),
+            step_us=account.step_us if account and account.step else None,
+            kernels_us=sum(kernel.kernel_us for kernel in launched),
             rows=rows,
             unplaced=unplaced,
             notes=tuple(needs.notes(phase)),
@@ -243,15 +244,14 @@ def streamed_weights(
 def _moved(
     metrics: pd.DataFrame,
     steps: int,
-    times: pd.DataFrame,
+    typical: Sequence[TypicalKernel],
     needs: StepNeeds,
     counters: Counters | None,
 ) -> dict[Place, Moved]:
     """What kernels really read: sampled in the run, else measured alone."""
     calls: Counter[Place] = Counter()
-    columns = (times[name] for name in ("component", "role", "name", "calls"))
-    for *place, count in zip(*columns, strict=True):
-        calls[Place(*map(str, place))] += int(count)
+    for kernel in typical:
+        calls[Place(kernel.component, kernel.role, kernel.name)] += kernel.all_calls
     bytes_of_call = {
         place: total.streamed * steps / calls[place]
         for place, total in needs.sums.items()

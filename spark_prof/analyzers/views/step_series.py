@@ -80,7 +80,7 @@ class BatchTimes:
 
 
 def steps_of(table: pd.DataFrame) -> StepSeries:
-    """The steps of the table that `step_accounting.step_books` returns."""
+    """The steps of the table that `step_accounting.step_times` returns."""
     begin = table["begin_ns"].to_numpy(np.int64)
     requests = table["decode_requests"].to_numpy(np.int64)
     prompt = table["prefill_tokens"].to_numpy(np.int64)

@@ -19,15 +19,14 @@ from dataclasses import dataclass, replace
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, Place, RooflinePhase
-from spark_prof.analyzers.step_time import GAPS, LAUNCH_GAPS, Ledger
+from spark_prof.analyzers.step_time import COPIED, GAPS, LAUNCH_GAPS, StepAccount
 from spark_prof.analyzers.token_time import TokenTime
+from spark_prof.arrays import exact
 from spark_prof.rules.components import DRAFTER, part_of
 
 SMALL_US = 3.0  # a kernel whose mean call is shorter is small, as in the finding small-kernels
-_ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
 _SMALLEST = 0.01  # components with less of the whole above their lower bound are drawn together
 _ORDER = ("component", "components", "drafter", "small", "conversion", "collective")
-_COPIES = "memcpy"
 DIFFERENCES = ("rest", "uneven", "prompts", "unprofiled")
 """Kinds of parts that are what the others lack or have too much, and may be negative."""
 _CACHE_NAME = "_waterfall"  # what a report keeps it as; `replace` leaves it behind
@@ -52,18 +51,25 @@ class Part:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """The parts of a token, a step or a run, in the order in which they are read."""
+    """The parts of a token, a step or a run, in the order in which they are read.
+
+    Its time, steps and gaps are those of the account.
+    """
 
     # What the whole is: token, step, recording where nothing tells its steps, or run where nothing
     # tells any time.
     of: str
-    phase: str  # of the steps, as in a ledger; empty of a run
-    steps: int  # how many it stands on, 0 of a run
-    us: float  # the whole; the parts add up to it
-    parts: tuple[Part, ...]  # the floor first, where it is known
+    account: StepAccount  # of the step that is taken apart; of a run an empty one
+    parts: tuple[Part, ...]  # the floor first, where it is known; they add up to the whole
     no_floor: str  # why there is none; empty where there is one
-    known: float  # share of the kernel time of which is known what it needs
-    batch: int | None = None  # requests that decode in each of its steps; None for any number
+    known: float = 0.0  # share of the kernel time of which is known what it needs
+
+    @property
+    def us(self) -> float:
+        """The whole: of a run what the parts add up to."""
+        if self.of == "run":
+            return sum(part.us for part in self.parts)
+        return (self.account.token_us or 0.0) if self.of == "token" else self.account.step_us
 
     @property
     def floor_us(self) -> float | None:
@@ -115,7 +121,8 @@ def whole(report: Report) -> Report:
 
 
 def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
-    if not report.tokens:
+    account = report.drawn_step
+    if account is None:
         converting = {row.name for row in report.conversions.items}
         kernels = [
             _WaterfallKernel(
@@ -126,48 +133,36 @@ def _drawn(report: Report, phases: Sequence[RooflinePhase]) -> Waterfall:
         ]
         parts = _above_floor(kernels, sum(k.us for k in kernels))
         why = "The source has sums of kernels, without steps or times."
-        return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
-    ledger = report.drawn_ledger or report.tokens[0]
-    phase = next((candidate for candidate in phases if candidate.phase == ledger.phase), None)
-    kernels = _of_step(report, ledger, phase)
-    running_us = ledger.step_us - ledger.idle_us - ledger.us(_COPIES)
+        return Waterfall("run", StepAccount("", None, None), parts, why)
+    phase = next((candidate for candidate in phases if candidate.phase == account.phase), None)
+    kernels = _of_step(report, account, phase)
+    running_us = account.step_us - account.idle_us - account.us(COPIED)
     why = _no_floor(report, phase, running_us)
     floor_us = 0.0
     if why:
         kernels = [replace(kernel, floor_us=None, node_us=0.0) for kernel in kernels]
     elif phase and phase.floor_us:
         kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
-    parts = _above_floor(kernels, ledger.step_us)
-    idle = tuple(Part(name, ledger.us(name)) for name in GAPS)
-    nodes, idle = _nodes(kernels, idle)
+    nodes, idle = _nodes(kernels, tuple(Part(name, account.us(name)) for name in GAPS))
     if not report.run.tells_steps:
         # Of a whole recording nothing tells a launch's wait from the host's.
-        idle = (Part(LAUNCH_GAPS, ledger.idle_us),)
+        idle = (Part(LAUNCH_GAPS, account.idle_us),)
     inside_us = sum(kernel.inside_us for kernel in kernels)
+    parts = _above_floor(kernels, account.step_us)
     rest = running_us - floor_us - inside_us - sum(part.us for part in parts)
     parts = (
         *(() if why else (Part("floor", floor_us),)),
         *nodes,
         *parts,
-        Part("copies", ledger.us(_COPIES)),
-        Part("rest", rest if abs(rest) > _ROUNDING * ledger.step_us else 0.0),
+        Part("copies", account.us(COPIED)),
+        Part("rest", rest),
         *idle,
     )
     of = "step" if report.run.tells_steps else "recording"
-    us = ledger.step_us
-    if ledger.ms_per_token is not None and (token := ledger.token):
-        of, us = "token", token.token_us
-        parts = _of_token(parts, token)
-    return Waterfall(
-        of=of,
-        phase=ledger.phase,
-        steps=ledger.steps,
-        us=us,
-        parts=parts,
-        no_floor=why,
-        known=phase.known_share if phase else 0.0,
-        batch=ledger.token.batch if ledger.token else None,
-    )
+    if account.token_us is not None and (token := account.token):
+        of, parts = "token", _of_token(parts, token)
+    known = phase.known_share if phase else 0.0
+    return Waterfall(of, account, parts, why, known)
 
 
 def _nodes(
@@ -191,23 +186,13 @@ def _nodes(
 def _of_token(parts: tuple[Part, ...], token: TokenTime) -> tuple[Part, ...]:
     """A token's part of each of the typical step's, and what it takes beyond that step."""
     steps = 1.0 if token.steps_per_token is None else token.steps_per_token
-    left = token.typical_us - sum(steps * part.us for part in parts)
-    left = left if abs(left) > _ROUNDING * token.token_us else 0.0
-    beyond = (
-        Part("uneven", token.uneven_us),
-        Part("prompts", token.prompts_us),
-        Part("unprofiled", token.unprofiled_us),
-    )
+    scaled = [
+        replace(part, us=exact(steps * part.us), node_us=steps * part.node_us) for part in parts
+    ]
+    left = token.typical_us - sum(part.us for part in scaled)
     return (
-        *(
-            replace(
-                part,
-                us=steps * part.us + (left if part.kind == "rest" else 0.0),
-                node_us=steps * part.node_us,
-            )
-            for part in parts
-        ),
-        *(part for part in beyond if abs(part.us) > _ROUNDING * token.token_us),
+        *(replace(p, us=p.us + left) if p.kind == "rest" else p for p in scaled),
+        *(Part(name, us) for name, us in token.beyond.items()),
     )
 
 
@@ -243,27 +228,22 @@ def _kind_of(
     return "small" if call_us is not None and call_us < SMALL_US else "component"
 
 
-def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_WaterfallKernel]:
-    """The kernels of the typical step, and what of a component's part no kernel has."""
+def _of_step(
+    report: Report, account: StepAccount, phase: RooflinePhase | None
+) -> list[_WaterfallKernel]:
+    """The kernels of the typical step, with what they need."""
     converting = {row.name for row in report.conversions.items}
     rows = {row.place: row for row in phase.rows} if phase else {}
-    left = {row.name: row.charged_us for row in ledger.rows if row.name not in (_COPIES, *GAPS)}
     kernels = []
     for kernel in report.typical:
-        if kernel.phase != ledger.phase or kernel.component not in left:
+        if kernel.phase != account.phase or not (kernel.us or kernel.calls):
             continue
-        left[kernel.component] -= kernel.us
         call_us = kernel.kernel_us / kernel.calls + kernel.ahead_us if kernel.calls else None
         kind = _kind_of(converting, kernel.name, kernel.component, kernel.role, call_us)
         row = rows.get(Place(kernel.component, kernel.role, kernel.name))
-        more = (row.bound_us, row.nodes, row.node_us or 0.0) if row else ()
-        kernels.append(_WaterfallKernel(kind, kernel.component, kernel.calls, kernel.us, *more))
-    # What steps of other phases launched, or none.
-    remainders = {name: us for name, us in left.items() if us > _ROUNDING * ledger.step_us}
-    kinds = {name: _kind_of((), "", name, "", None) for name in remainders}
-    return kernels + [
-        _WaterfallKernel(kinds[name], name, 0.0, us) for name, us in remainders.items()
-    ]
+        needs = (row.bound_us, row.nodes, row.node_us or 0.0) if row else ()
+        kernels.append(_WaterfallKernel(kind, kernel.component, kernel.calls, kernel.us, *needs))
+    return kernels
 
 
 def _with_unplaced(kernels: list[_WaterfallKernel], phase: RooflinePhase) -> list[_WaterfallKernel]:
@@ -274,7 +254,7 @@ def _with_unplaced(kernels: list[_WaterfallKernel], phase: RooflinePhase) -> lis
         times[k.component] += k.us
     shares = {f.component: f.us / times[f.component] for f in phase.unplaced if times[f.component]}
     return [
-        replace(k, floor_us=shares[k.component] * k.us)
+        replace(k, floor_us=exact(shares[k.component] * k.us))
         if k.floor_us is None and k.kind != "conversion" and k.component in shares
         else k
         for k in kernels

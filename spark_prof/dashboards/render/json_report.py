@@ -31,7 +31,8 @@ from spark_prof.analyzers.speculation.speculation_rows import (
     DraftPosition,
     Speculation,
 )
-from spark_prof.analyzers.step_accounting import Books, Steps
+from spark_prof.analyzers.step_accounting import Steps
+from spark_prof.analyzers.step_time import StepAccount, StepSums
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.report_verdict import verdict_of
@@ -41,7 +42,6 @@ SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not rai
 
 _NO_SPREAD = {"median": None, "p99": None, "mean": None}
 _DERIVED: Mapping[type, tuple[str, ...]] = {
-    Books: ("busy_us", "residual_percent"),
     ClientComparison: ("difference",),
     ContextSpeed: ("shortest_tokens_per_s", "longest_tokens_per_s"),
     DraftCost: ("drafter_share", "break_even"),
@@ -55,6 +55,7 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
     Speculation: ("proposed_each", "accepted_each"),
+    StepSums: ("busy_us", "residual_percent"),
     TokenTime: ("unprofiled_us", "per_step"),
     WeightRow: ("ratio",),
 }
@@ -71,7 +72,7 @@ _KEYS = (
     "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
     "graphs", "speculation", "context", "prefill", "startup", "memory", "host", "known_issues",
 )  # fmt: skip
-"""What a report's JSON has after its schema: its parts, and five that are made here."""
+"""What a report's JSON has after its schema: its parts, and those that are made here."""
 
 
 def record_of(report: Report) -> dict[str, Any]:
@@ -82,7 +83,9 @@ def record_of(report: Report) -> dict[str, Any]:
             for name, value in _plain(report.steps).items()
         },
         "time": _time(report),
-        "client_tokens": beside_clients(report.tokens, report.clients),
+        "books": [{"phase": row.phase} | _plain(row.sums) for row in report.summed_steps],
+        "tokens": [_typical(row) for row in report.typical_steps],
+        "client_tokens": beside_clients(report.typical_steps, report.clients),
         "known_issues": report.audit.known_issues if report.audit else (),
     }
     parts = {key: derived[key] if key in derived else getattr(report, key) for key in _KEYS}
@@ -95,12 +98,28 @@ def write(record: Any, bounds: DocumentBounds = WHOLE) -> str:
     return json.dumps(bounded_record(_plain(record), bounds), indent=2, allow_nan=False) + "\n"
 
 
+def _typical(step: StepAccount) -> dict[str, Any]:
+    """A typical step, by the names that its figures have in JSON."""
+    a_token = step.steps_per_token
+    parts = [
+        {"name": part.name, "summed_us": part.kernel_us, "charged_us": part.us,
+         "alone_us": part.exclusive_us, "share": step.share(part),
+         "ms_per_token": None if a_token is None else part.us * a_token / 1e3,
+         "layers": part.layers, "per_layer_us": part.per_layer_us, "spread": part.spread}
+        for part in step.parts
+    ]  # fmt: skip
+    names = ("phase", "batch_size", "steps", "step")
+    figures = {"ms_per_token": step.token_us and step.token_us / 1e3, "overlap_us": step.overlap_us}
+    record = {name: getattr(step, name) for name in names}
+    return record | figures | {"rows": parts, "token": step.token}
+
+
 def _time(report: Report) -> dict[str, float | None]:
     names = (
         "union_us", "busy_us", "copies_us", "gap_us", "overlap_us", "step_us", "residual_us",
         "residual_percent", "engine_us",
     )  # fmt: skip
-    whole = report.books[0] if report.books else None
+    whole = report.all_steps
     times = {name: getattr(whole, name) if whole else None for name in names}
     sums = whole.kernels_us if whole else sum(row.us for row in report.components)
     copies = times["copies_us"] if whole else report.copies.us
@@ -125,7 +144,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Change):
         return _plain(_change(value))
     if is_dataclass(value):
-        names = [*(field.name for field in fields(value)), *_DERIVED.get(type(value), ())]
+        names = [
+            *(f.metadata.get("json", f.name) for f in fields(value)),
+            *_DERIVED.get(type(value), ()),
+        ]
         record = {name: _plain(getattr(value, name)) for name in names}
         if isinstance(value, _KERNELS):
             record["kernel_id"] = kernel_id(value.name)

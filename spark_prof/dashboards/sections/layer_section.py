@@ -170,7 +170,7 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         Column("To the median"),
     )
     # Sums without times come as one step that no engine ran.
-    number = report.steps.count if report.books else 0
+    number = report.steps.count if report.accounts else 0
     steps = f", over all {count(number)} steps" if number > 1 else ", in one step" * number
     if _decodes(report):
         steps = f", in the typical one of {counted(report.steps.decode, 'decode step')}"

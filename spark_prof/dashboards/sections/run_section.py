@@ -41,8 +41,8 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
     if steps.decode_us and steps.decode_us.median > 0:
         if steps.token and steps.token.steps_per_token != 1:  # with speculation
             figures["a decode step"] = microseconds(steps.decode_us.median)
-        if ledger := report.decode_ledger:
-            idle = ledger.idle_us / ledger.step_us
+        if step := report.decode_step:
+            idle = step.idle_us / step.step_us
             figures["of a decode step idle"] = share(idle)
     if report.conversions.us:
         figures["of the time for format conversions"] = share(report.conversions.share)

@@ -82,7 +82,7 @@ def steps(report: Report) -> Section:
 def components(report: Report) -> Section:
     """Says what the time goes to, in a decode step (any step, without one) and over the window."""
     # A step of a source that has sums only is no step that an engine ran.
-    steps = report.steps.count if report.books else 0
+    steps = report.steps.count if report.accounts else 0
     decode_us = sum(row.decode_us for row in report.components)
     by_decode = decode_us > 0
 
@@ -97,7 +97,7 @@ def components(report: Report) -> Section:
         cells.SomeTime("A decode step" if by_decode else "A step", per_step, optional=True),
         cells.Share("Share", lambda row: (by_decode and part(row)) or None),
         cells.Bar("", part),
-        cells.SomeTime("All steps" if report.books else "Time", "us"),
+        cells.SomeTime("All steps" if report.accounts else "Time", "us"),
         cells.Share("Share", "share"),
         cells.SomeTime("Prefill", "prefill_us", optional=True),
         cells.SomeTime("Mixed", "mixed_us", optional=True),
@@ -110,27 +110,27 @@ def components(report: Report) -> Section:
 
 def accounting(report: Report) -> Section:
     """Shows that the parts of all steps add up to them, and what the engine's own clock says."""
+    whole = report.all_steps
     # Where all steps are of one phase, both say the same.
-    books = report.books[1:] if len(report.books) == 2 else report.books
+    rows = report.summed_steps[1:] if len(report.summed_steps) == 2 else report.summed_steps
     unit = "Operators" if on_cpu(report) else "Kernels"
     columns = (
-        cells.Text("Steps", lambda entry: _PHASES.get(entry.phase) or entry.phase),
-        cells.Count("Count", "steps", optional=True),
-        cells.Time(unit, "kernels_us"),
-        cells.SomeTime("+ Copies", "copies_us"),
-        cells.Time("- Overlap", "overlap_us"),
-        cells.Time("+ Gaps", "gap_us"),
-        cells.Time("+ Residual", "residual_us", optional=True),
-        cells.Time("= Steps", "step_us"),
-        cells.Formatted("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
-        cells.Time("Engine", "engine_us"),
+        cells.Text("Steps", lambda row: _PHASES.get(row.phase) or row.phase),
+        cells.Count("Count", "sums.steps", optional=True),
+        cells.Time(unit, "sums.kernels_us"),
+        cells.SomeTime("+ Copies", "sums.copies_us"),
+        cells.Time("- Overlap", "sums.overlap_us"),
+        cells.Time("+ Gaps", "sums.gap_us"),
+        cells.Time("+ Residual", "sums.residual_us", optional=True),
+        cells.Time("= Steps", "sums.step_us"),
+        cells.Formatted("Residual", lambda row: figure(row.sums.residual_percent, ".2f", " %")),
+        cells.Time("Engine", "sums.engine_us"),
         cells.Formatted(
-            "Off by", lambda entry: difference(entry.engine_us, entry.step_us), optional=True
+            "Off by", lambda row: difference(row.sums.engine_us, row.sums.step_us), optional=True
         ),
     )
     intro: tuple[str, ...] = ()
-    if report.books:
-        whole = report.books[0]
+    if whole:
         one = "step" if report.run.tells_steps else unit.lower()[:-1]
         copies = f"{microseconds(whole.copies_us)} of copies, " if whole.copies_us else ""
         intro = (
@@ -142,11 +142,11 @@ def accounting(report: Report) -> Section:
             if whole.engine_us is not None
             else "Each row is the sum over its steps.",
         )
-    rows = [entry for entry in books if entry.steps or not report.run.tells_steps]
     if not report.run.tells_steps:
         whole_row = (cells.Text("", lambda _: "recording"), *columns[2:])
         return table("books", "Time accounting", rows[:1], whole_row, intro[:1])
-    return table("books", "Step time accounting", rows, columns, intro)
+    with_steps = [row for row in rows if row.sums and row.sums.steps]
+    return table("books", "Step time accounting", with_steps, columns, intro)
 
 
 def _stood_still(pauses: Pauses) -> str:

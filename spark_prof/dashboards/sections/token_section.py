@@ -1,4 +1,4 @@
-"""The token ledger: where a token's time goes, and how it changes with the batch."""
+"""Where a token's time goes, and how it changes with the batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.clients.client_comparison import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import GAPS, HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.step_time import (
+    GAPS,
+    HOST,
+    LAUNCH_GAPS,
+    AccountPart,
+    StepAccount,
+    StepSpread,
+)
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Cell, Column, Section, table
@@ -106,54 +113,50 @@ _MOST_CLIENTS = 6
 _LONGEST_LABEL = 40
 _MUCH_UNNAMED = 0.05
 _MUCH_OVERLAP = 0.0005
-_ROUNDING = 1e-9
+BEYOND = {"uneven": "uneven steps", "unprofiled": "without profiling"}
+"""What the parts of a token beyond its typical step are called."""
 
 
-def ledger(report: Report) -> Section:
+def step_parts(report: Report) -> Section:
     """Takes the typical step apart: a decode step, or where there is none one of another kind."""
-    chosen = report.drawn_ledger or report.tokens[0]
+    chosen = report.drawn_step or report.typical_steps[0]
     prefill = next(
-        (one for one in report.tokens if one is not chosen and one.phase == "prefill"), None
+        (one for one in report.typical_steps if one is not chosen and one.phase == "prefill"), None
     )
-    beside = {row.name: row.charged_us for row in prefill.rows} if prefill else {}
-    factor, beyond = _per_token(chosen), _beyond(chosen)
-    several = chosen.steps > 1
+    factor, beyond = chosen.steps_per_token or 1.0, _beyond(chosen)
+    spread = chosen.step if chosen.steps > 1 else None
     columns = (
         cells.Text("Component", lambda row: _name(row.name)),
         cells.Time(
             ("A step" if report.run.tells_steps else "In all")
-            if chosen.ms_per_token is None
+            if chosen.token_us is None
             else "A token",
-            lambda row: factor * row.charged_us,
+            lambda row: factor * row.us,
         ),
-        cells.Share("Share", "share"),
-        cells.Bar("", "share"),
-        cells.Formatted(
-            "10 to 90 % of the steps", lambda row: _range(row.spread) if several else None
-        ),
+        cells.Share("Share", chosen.share),
+        cells.Bar("", chosen.share),
+        cells.Formatted("10 to 90 % of the steps", lambda row: spread and _range(row.spread)),
         cells.Time("A layer", "per_layer_us"),
-        cells.SomeTime("Prefill step", lambda row: beside.get(row.name), optional=True),
+        cells.SomeTime("Prefill step", lambda row: prefill and prefill.us(row.name), optional=True),
+        cells.Time("99th percentile", lambda row: spread and row.spread.p99, optional=True),
         cells.Time(
-            "99th percentile", lambda row: row.spread.p99 if several else None, optional=True
+            "Kernel time", lambda r: r.kernel_us if _overlaps(r, chosen) else None, optional=True
         ),
         cells.Time(
-            "Kernel time", lambda r: r.summed_us if _overlaps(r, chosen) else None, optional=True
-        ),
-        cells.Time(
-            "Exclusive", lambda r: r.alone_us if _overlaps(r, chosen) else None, optional=True
+            "Exclusive", lambda r: r.exclusive_us if _overlaps(r, chosen) else None, optional=True
         ),
     )
-    rows = sorted(chosen.rows, key=lambda row: (row.name in GAPS, -row.charged_us))
+    rows = sorted(chosen.parts, key=lambda row: (row.name in GAPS, -row.us))
     heading = f"Where the time of a {'token' if chosen.phase == 'decode' else 'step'} goes"
     if not report.run.tells_steps:
         heading = "Where the time of the recording goes"
-        rows = [row for row in rows if row.name != HOST or row.charged_us]
+        rows = [row for row in rows if row.name != HOST or row.us]
     total: tuple[Cell, ...] = (
         *("median step" if beyond else "total", microseconds(factor * chosen.step_us)),
         *(share(1.0), 0.0),
-        *(_range(chosen.step) if several else MISSING, MISSING),
+        *(_range(spread) if spread else MISSING, MISSING),
         microseconds(prefill.step_us if prefill else None),
-        microseconds(chosen.step.p99 if several else None),
+        microseconds(spread.p99 if spread else None),
         *(MISSING, MISSING),
     )
     intro = _intro(report, chosen)
@@ -161,17 +164,12 @@ def ledger(report: Report) -> Section:
     return table("components", heading + at_batch(report), rows, columns, intro, below)
 
 
-def _beyond(chosen: Ledger) -> list[tuple[str, float]]:
+def _beyond(chosen: StepAccount) -> list[tuple[str, float]]:
     """What a token takes beyond the median step, and the token."""
     token = chosen.token
-    if token is None or chosen.ms_per_token is None:
+    if token is None or chosen.token_us is None:
         return []
-    amounts = [
-        ("uneven steps", token.uneven_us),
-        ("prompts", token.prompts_us),
-        ("without profiling", token.unprofiled_us),
-    ]
-    rows = [(name, us) for name, us in amounts if abs(us) > _ROUNDING * token.token_us]
+    rows = [(BEYOND.get(name, name), us) for name, us in token.beyond.items()]
     return [*rows, ("a token", token.token_us)] if rows else []
 
 
@@ -184,19 +182,12 @@ def _name(name: str) -> str:
     return name.replace("_", " ") if name == LAUNCH_GAPS else name
 
 
-def _overlaps(row: LedgerRow, chosen: Ledger) -> bool:
+def _overlaps(row: AccountPart, chosen: StepAccount) -> bool:
     much = chosen.overlap_us > _MUCH_OVERLAP * chosen.step_us
-    return much and row.summed_us - row.alone_us > _MUCH_OVERLAP * row.summed_us
+    return much and row.kernel_us - row.exclusive_us > _MUCH_OVERLAP * row.kernel_us
 
 
-def _per_token(chosen: Ledger) -> float:
-    """A token's part of a step: less than all of it where a step gives a sequence several."""
-    if chosen.ms_per_token is None or chosen.token is None:
-        return 1.0
-    return chosen.token.steps_per_token or 1.0
-
-
-def _intro(report: Report, chosen: Ledger) -> tuple[str, ...]:
+def _intro(report: Report, chosen: StepAccount) -> tuple[str, ...]:
     kind = "" if chosen.phase == "unknown" else f"{chosen.phase} "
     unit = "operators" if on_cpu(report) else "kernels"
     if not report.run.tells_steps:
@@ -235,7 +226,7 @@ def _intro(report: Report, chosen: Ledger) -> tuple[str, ...]:
         f"host nothing before or after: {what}."
     )
     sentences += unnamed(report, unit)
-    clients = beside_clients(report.tokens, report.clients)[:_MOST_CLIENTS]
+    clients = beside_clients(report.typical_steps, report.clients)[:_MOST_CLIENTS]
     return (*sentences, *map(_client, clients))
 
 
@@ -265,23 +256,19 @@ def _client(client: ClientToken) -> str:
 
 def batch_sizes(report: Report) -> Section:
     """Sets decode steps of different batch sizes beside each other."""
-    sized = [one for one in report.tokens if one.batch_size is not None]
+    sized = [one for one in report.typical_steps if one.batch_size is not None]
     most = sorted(sized, key=lambda one: -one.steps)[:_MOST_SIZES]
-    ledgers = sorted(most, key=lambda one: one.batch_size or 0)
-    times = [{row.name: row.charged_us for row in one.rows} for one in ledgers]
-    names = [row.name for row in report.tokens[0].rows] if ledgers else []
-    rows = [
-        (_name(name), *(nothing_as_missing(attributed.get(name, 0.0)) for attributed in times))
-        for name in names
-    ]
-    if ledgers:
-        rows.append(("step", *(microseconds(one.step_us) for one in ledgers)))
-        rows.append(("steps", *(count(one.steps) for one in ledgers)))
+    steps = sorted(most, key=lambda one: one.batch_size or 0)
+    names = [part.name for part in report.typical_steps[0].parts] if steps else []
+    rows = [(_name(name), *(nothing_as_missing(one.us(name)) for one in steps)) for name in names]
+    if steps:
+        rows.append(("step", *(microseconds(one.step_us) for one in steps)))
+        rows.append(("steps", *(count(one.steps) for one in steps)))
     columns = (
         Column("Component"),
-        *(Column(f"Batch {count(one.batch_size or 0)}", "number") for one in ledgers),
+        *(Column(f"Batch {count(one.batch_size or 0)}", "number") for one in steps),
     )
     intro = ["Median decode step by the number of requests that decode in it."]
-    if left := len(sized) - len(ledgers):
+    if left := len(sized) - len(steps):
         intro.append(f"{counted(left, 'more size')} in JSON.")
     return Section("batch_sizes", "Decode steps by batch size", columns, tuple(rows), tuple(intro))

@@ -34,8 +34,7 @@ _NAMES = {
     "conversion": "conversions",
     "collective": "collectives",
     "launch_gaps": "launch gaps",
-    "uneven": "uneven steps",
-    "unprofiled": "without profiling",
+    **token_section.BEYOND,
 }
 _MEANINGS = {
     "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
@@ -186,13 +185,13 @@ def _stands_on(report: Report, waterfall: Waterfall) -> str:
         return f"From the first {'operator' if on_cpu(report) else 'kernel'} to the last."
     if waterfall.of == "token":
         return "Time over tokens."
-    return f"The median of {counted(waterfall.steps, _step(report, waterfall))}."
+    return f"The median of {counted(waterfall.account.steps, _step(report, waterfall))}."
 
 
 def _step(report: Report, waterfall: Waterfall) -> str:
-    if waterfall.phase == "unknown":
+    if waterfall.account.phase == "unknown":
         return "training step" if report.run.training else "step"
-    return f"{waterfall.phase} step"
+    return f"{waterfall.account.phase} step"
 
 
 def _meaning(part: Part, waterfall: Waterfall, report: Report) -> str:
@@ -235,7 +234,7 @@ def _speed(report: Report, waterfall: Waterfall) -> str:
         return f"The recording lasts {microseconds(waterfall.us)}{where}; nothing tells its steps."
     took = f"A {_step(report, waterfall)} takes {microseconds(waterfall.us)}{where}"
     if report.run.training:
-        return f"{took}, the median of {counted(waterfall.steps, 'step')}."
+        return f"{took}, the median of {counted(waterfall.account.steps, 'step')}."
     return f"{token} {took}." if token else f"{took}; nothing tells the time of a token."
 
 
@@ -245,7 +244,7 @@ def _distance(report: Report, waterfall: Waterfall) -> str:
         return f"How far that is from possible is not known. {why}".strip()
     if not waterfall.us:
         return ""
-    limit = "the memory allows" if waterfall.phase == "decode" else "the GPU allows"
+    limit = "the memory allows" if waterfall.account.phase == "decode" else "the GPU allows"
     nodes = next((part for part in waterfall.parts if part.kind == "nodes"), None)
     text = (
         f"At best {limit} {microseconds(waterfall.floor_us)}: "

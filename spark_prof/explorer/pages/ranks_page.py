@@ -58,12 +58,12 @@ def _figures(report: Report, prepared: Prepared) -> None:
 
 def _overlap(report: Report, rank: int) -> list[str]:
     """How much of the collectives runs beside other work."""
-    ledger = report.decode_ledger
-    row = next((r for r in ledger.rows if r.name == "collective"), None) if ledger else None
-    if row is None or not row.summed_us:
+    parts = report.decode_step.parts if report.decode_step else ()
+    row = next((part for part in parts if part.name == "collective"), None)
+    if row is None or not row.kernel_us:
         return []
-    beside = row.summed_us - row.alone_us
+    beside = row.kernel_us - row.exclusive_us
     return [
-        f"In a decode step of rank {rank} collectives run {microseconds(row.summed_us)}, "
-        f"{share(beside / row.summed_us)} of it beside other kernels."
+        f"In a decode step of rank {rank} collectives run {microseconds(row.kernel_us)}, "
+        f"{share(beside / row.kernel_us)} of it beside other kernels."
     ]

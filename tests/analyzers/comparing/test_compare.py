@@ -94,10 +94,10 @@ def test_parts_add_up_to_the_whole(qwen: ComparedRecording, source: Path) -> Non
 def test_parts_are_those_that_a_report_has_of_the_step() -> None:
     """Of four steps both take the mean of the two in the middle."""
     few = read_side(str(DATA / "h100-gpt-oss-20b-mxfp4-graphs"))
-    ledger = few.report.decode_ledger
-    assert ledger is not None
+    step = few.report.decode_step
+    assert step is not None
     found = {part.name: part.change.a for part in decode(compare(few, few)).parts}
-    assert found == pytest.approx({row.name: row.charged_us for row in ledger.rows})
+    assert found == pytest.approx({part.name: part.us for part in step.parts})
 
 
 @each_row("seed", range(20))
@@ -114,7 +114,7 @@ def test_some_steps_have_what_they_have_among_all(seed: int) -> None:
     ran = KernelColumns(start, end, name, layer, component, name, name, ("a", "b", "copy"),
                         (False, False, True), pd.DataFrame())  # fmt: skip
     kinds = np.where(name == 2, CODES["memcpy"], component)
-    every = attribute(RunWork(start, end, kinds, name < 2), *edges.T, len(COMPONENTS))
+    every, _ = attribute(RunWork(start, end, kinds, name < 2), *edges.T, len(COMPONENTS))
     chosen = np.sort(chance.choice(12, 5, replace=False))
     time = kernel_time(ran, steps, np.arange(3), chosen)
     found = time.table(time.component, len(COMPONENTS))

@@ -40,8 +40,7 @@ from tests.analyzers.findings.reports import (
     MARLIN,
     STEP_US,
     STEPS,
-    books,
-    gaps,
+    accounts,
     kernel,
     shape,
     shaped,
@@ -72,7 +71,7 @@ def seen_by(finding: str, plant: Plant) -> Callable[[float], bool]:
 def _slow_gaps(each_us: float) -> Report:
     """A million kernels a step, each so long after the one before it."""
     many = 1_000_000
-    return replace(shaped(shape(calls=many)), tokens=gaps(many * each_us, 15.0))
+    return replace(shaped(shape(calls=many)), accounts=accounts(many * each_us, 15.0))
 
 
 def _mixed(share: float) -> Report:
@@ -218,7 +217,7 @@ def _host(samples: int = 1000, share: float = 0.9, gap: float = 0.2, sure: float
         between_us=gap * STEP_US, steps=100, covered=0.9, sure=sure, unknown=0.0, error_us=500.0,
         enough=True, stages=(stage,),
     )  # fmt: skip
-    return replace(HEALTHY, books=books(0.0), host=host)
+    return replace(HEALTHY, accounts=accounts(copies_us=0.0), host=host)
 
 
 def _spins(share: float) -> bool:

@@ -14,8 +14,16 @@ from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_run import RecordedGpu, RecordingSetup
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
-from spark_prof.analyzers.step_accounting import Books, Spread, Steps
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.step_accounting import Spread, Steps
+from spark_prof.analyzers.step_time import (
+    HOST,
+    LAUNCH_GAPS,
+    AccountPart,
+    StepAccount,
+    StepSpread,
+    StepSums,
+)
+from spark_prof.analyzers.token_time import TokenTime
 
 STEPS = 100
 STEP_US = 1000.0
@@ -31,16 +39,24 @@ def spread(us: float) -> Spread:
     return Spread(us, us, us)
 
 
-def ledger_row(name: str, us: float) -> LedgerRow:
-    steps = StepSpread(us, us, us, us, us)
-    return LedgerRow(name, us, us, us, us / STEP_US, us / 1e3, 0, None, steps)
-
-
-def gaps(between: float, outside: float) -> tuple[Ledger, ...]:
-    """A ledger with so many us of gaps in a step."""
+def accounts(
+    between: float = 25.0, outside: float = 15.0, copies_us: float = 10.0
+) -> tuple[StepAccount, ...]:
+    """Accounts with so many us of gaps in a typical step, and of copies in a mean one."""
+    total = STEP_US * STEPS
+    sums = StepSums(
+        STEPS, total, 900.0 * STEPS, 900.0 * STEPS, copies_us * STEPS, 0.0, 40.0 * STEPS, 0.0, total
+    )
     step = StepSpread(STEP_US, STEP_US, STEP_US, STEP_US, STEP_US)
-    rows = (ledger_row(LAUNCH_GAPS, between), ledger_row(HOST, outside))
-    return (Ledger("decode", None, STEPS, step, STEP_US / 1e3, 0.0, rows),)
+    parts = [
+        AccountPart(name, us, us, us, 0, StepSpread(us, us, us, us, us))
+        for name, us in ((LAUNCH_GAPS, between), (HOST, outside))
+    ]
+    token = TokenTime(
+        None, STEPS, 0, 1.0, STEP_US, STEP_US, 1e6 / STEP_US, 1e6 / STEP_US, STEP_US, 0.0, 0.0, 1.0
+    )
+    decode = StepAccount("decode", None, sums, STEPS, step, tuple(parts), token)
+    return (StepAccount("all", None, sums), decode)
 
 
 def shape(
@@ -88,12 +104,6 @@ def component(name: str, us: float) -> ComponentRow:
     )  # fmt: skip
 
 
-def books(copies_us: float) -> tuple[Books, ...]:
-    total = STEP_US * STEPS
-    parts = (900.0 * STEPS, 900.0 * STEPS, copies_us * STEPS, 0.0, 40.0 * STEPS, 0.0, total)
-    return (Books("all", STEPS, total, *parts), Books("decode", STEPS, total, *parts))
-
-
 HEALTHY = Report(
     run=RecordingSetup("healthy", "tiny", "vllm serve tiny", "0.26.0", "2.11.0", "cupti", "",
             "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PIECEWISE), model runner V1, "
@@ -101,7 +111,7 @@ HEALTHY = Report(
     gpu=RecordedGpu("NVIDIA H100 80GB HBM3", "9.0", "NVIDIA"),
     steps=Steps(STEPS, 0, STEPS, 0, STEPS, STEPS, 0, spread(STEP_US), None, None,
                 spread(STEP_US), spread(40.0)),
-    books=books(10.0),
+    accounts=accounts(),
     wall_us=STEP_US * STEPS,
     coverage=Coverage(1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0),
     components=(component("o_proj", 860.0), component("sampler", 15.0), component("norm", 25.0)),
@@ -115,5 +125,4 @@ HEALTHY = Report(
     copies=Copies(),
     shapes=Shapes(STEPS, 132, (shape(calls=86), shape(NORM, "norm", us=2.5, calls=10, blocks=1,
                                                        waves=0.01, busy=0.01))),
-    tokens=gaps(25.0, 15.0),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from spark_prof.analyzers.host.host_rows import HostCode, HostStage
 from spark_prof.analyzers.summary import summary_of
 from spark_prof.rules.thresholds import HOST_GAP, HOST_SAMPLES, HOST_SHARE, HOST_SURE
 from tests import host_stacks
-from tests.analyzers.findings.reports import HEALTHY, STEP_US, books, found
+from tests.analyzers.findings.reports import HEALTHY, STEP_US, accounts, found
 
 WANTED = "host-code"
 
@@ -31,7 +31,7 @@ def code(share: float, whole: int = 1000, gap: float = 0.2, name: str = "schedul
 
 
 def finds(host: HostCode) -> bool:
-    return bool(found(replace(HEALTHY, books=books(0.0), host=host), WANTED))
+    return bool(found(replace(HEALTHY, accounts=accounts(copies_us=0.0), host=host), WANTED))
 
 
 def test_each_bound_has_two_sides() -> None:

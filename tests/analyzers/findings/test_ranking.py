@@ -12,7 +12,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import RULES, held_to_parts, parts_of_token, token_ms
 from spark_prof.analyzers.model import Report
 from spark_prof.vocabulary import COMPONENTS
-from tests.analyzers.findings.reports import HEALTHY, STEP_US, STEPS, gaps, kernel
+from tests.analyzers.findings.reports import HEALTHY, STEP_US, STEPS, accounts, kernel
 from tests.rows import each_row
 
 KINDS = {"small", "conversion", "launch_gaps", "host", "memcpy"}
@@ -40,7 +40,7 @@ def test_nor_do_findings_that_overlap(seed: int) -> None:
     names = ("qkv", "experts", "norm", "lm_head")
     sizes = rng.dirichlet(np.ones(len(names))) * 0.9 * STEP_US
     kernels = tuple(kernel(n, n, us * STEPS) for n, us in zip(names, sizes, strict=True))
-    report = replace(HEALTHY, kernels=kernels, tokens=gaps(0.06 * STEP_US, 0.04 * STEP_US))
+    report = replace(HEALTHY, kernels=kernels, accounts=accounts(0.06 * STEP_US, 0.04 * STEP_US))
     made = [
         Finding(
             f"found-{number}", float(rng.exponential(0.5)), "", "",

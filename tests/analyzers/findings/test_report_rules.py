@@ -29,11 +29,10 @@ from tests.analyzers.findings.reports import (
     NORM,
     STEP_US,
     STEPS,
-    books,
+    accounts,
     component,
     executed,
     found,
-    gaps,
     kernel,
     shape,
     shaped,
@@ -82,7 +81,7 @@ def reducing(us: float, *clocks: ClockRow, name: str = ALL_REDUCE) -> Report:
 
 
 def gapped(between: float, outside: float, execution: str = "", **run: str) -> Report:
-    report = replace(HEALTHY, tokens=gaps(between, outside))
+    report = replace(HEALTHY, accounts=accounts(between, outside))
     return executed(report, execution or HEALTHY.run.execution, **run)
 
 
@@ -103,7 +102,9 @@ def mixing(mixed: int, us: float) -> Report:
 
 def copying(us: float, name: str = "Memcpy DtoD (Device -> Device)") -> Report:
     item = CopyRow(name, "memcpy", 48 * STEPS, us * STEPS, 1 << 20)
-    return replace(HEALTHY, books=books(us), copies=Copies(us * STEPS, 1 << 20, 0.1, (item,)))
+    return replace(
+        HEALTHY, accounts=accounts(copies_us=us), copies=Copies(us * STEPS, 1 << 20, 0.1, (item,))
+    )
 
 
 def sampling(us: float, name: str) -> Report:
@@ -114,7 +115,7 @@ def sampling(us: float, name: str) -> Report:
 def floored(report: Report, row: ShapeRow, floor_us: float, limiter: str = "memory") -> Report:
     """The report with a roofline that knows the lower bound of that kernel."""
     known = RooflineRow(
-        row.name, row.component, row.calls / STEPS, row.us_per_call, 1e6, 1e6, 1e6, "", "", False,
+        row.name, row.component, row.calls / STEPS, row.us / STEPS, 1e6, 1e6, 1e6, "", "", False,
         None, None, floor_us / row.us_per_call, floor_us, limiter, None, None,
     )  # fmt: skip
     phase = RooflinePhase("decode", STEPS, 1.0, 1e3, 9e2, 9e2, 1e2, 1e6, 1e6, 1e6, (known,))
@@ -176,10 +177,10 @@ FIRES: list[tuple[str, Report, float | None, str, str]] = [
     # One in eleven steps that decode takes 4 ms longer.
     ("mixed-steps", mixing(10, 5000.0), 4 / 11, "10 of 110 steps", ""),
     # 100 of 2 us, and half a microsecond after each.
-    ("small-kernels", replace(shaped(TINY), tokens=gaps(50.0, 0.0)), 0.25, "100 kernels",
+    ("small-kernels", replace(shaped(TINY), accounts=accounts(50.0, 0.0)), 0.25, "100 kernels",
      "!enable_qk_norm_rope_fusion"),
     # A host that is late is not for fusion to save.
-    ("small-kernels", replace(shaped(TINY), tokens=gaps(500.0, 0.0)), 0.3, "", ""),
+    ("small-kernels", replace(shaped(TINY), accounts=accounts(500.0, 0.0)), 0.3, "", ""),
     ("small-kernels", ROUTERS, ANY, "", "--moe-backend"),
     ("small-kernels", executed(ROUTERS, HEALTHY.run.execution, vllm="0.11.2"), ANY, "",
      "!--moe-backend"),
@@ -254,7 +255,7 @@ QUIET: list[tuple[str, Report]] = [
     ("scheduler-gaps", gapped(0.0, 49.0)),
     # Of an eager run and of a CPU another rule speaks.
     *((rule, report) for rule in ("host-gaps", "scheduler-gaps")
-      for report in (EAGER, ON_CPU, TOO_FEW, replace(LATE, tokens=()))),
+      for report in (EAGER, ON_CPU, TOO_FEW, replace(LATE, accounts=()))),
     ("slow-steps", decoding(Spread(1000.0, 1100.0, 1200.0))),  # uneven, but none is far off
     ("slow-steps", decoding(Spread(1000.0, 5000.0, 1010.0))),
     ("slow-steps", decoding(Spread(1000.0, 5000.0, 1200.0), 15)),
@@ -266,7 +267,7 @@ QUIET: list[tuple[str, Report]] = [
     ("small-kernels", shaped(shape(NORM, "norm", us=0.5, calls=60))),  # little time
     ("copies-in-decode", copying(20.0)),
     ("copies-in-decode", replace(copying(60.0), copies=Copies())),
-    ("copies-in-decode", replace(copying(60.0), books=())),
+    ("copies-in-decode", replace(copying(60.0), accounts=())),
     ("sampler-cost", sampling(20.0, "argmax")),
     ("sampler-cost", executed(sampling(80.0, "aten::sort"), "", units="op")),
     *((rule, shaped(row)) for row in GRIDS for rule in ("grid-smaller-than-gpu", "tail-wave")),
@@ -310,7 +311,7 @@ def test_it_is_quiet(rule: str, report: Report) -> None:
 def test_a_healthy_run_and_one_without_decode_steps_have_no_findings() -> None:
     assert findings_of(HEALTHY) == ()
     none = replace(HEALTHY.steps, decode=0, decode_us=None, tpot_us=None)
-    report = replace(shaped(shape(busy=0.3, blocks=40)), steps=none, tokens=())
+    report = replace(shaped(shape(busy=0.3, blocks=40)), steps=none, accounts=())
     assert findings_of(report) == ()
 
 

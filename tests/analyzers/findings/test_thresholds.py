@@ -17,10 +17,9 @@ from tests.analyzers.findings.reports import (
     NORM,
     STEP_US,
     STEPS,
-    books,
+    accounts,
     component,
     executed,
-    gaps,
     kernel,
     shape,
     shaped,
@@ -33,24 +32,26 @@ def with_steps(**changes: object) -> Report:
 
 def waiting_steps(count: float) -> Report:
     """So many decode steps, with a large gap in each."""
-    report = replace(HEALTHY, tokens=gaps(0.0, 0.2 * STEP_US))
+    report = replace(HEALTHY, accounts=accounts(0.0, 0.2 * STEP_US))
     return replace(report, steps=replace(report.steps, decode=round(count)))
 
 
 def idle(share: float) -> Report:
     """An eager run whose GPU waits for that share of a step."""
-    return executed(replace(HEALTHY, tokens=gaps(0.0, share * STEP_US)), "eager")
+    return executed(replace(HEALTHY, accounts=accounts(0.0, share * STEP_US)), "eager")
 
 
 def small_kernels(count: float, share: float) -> Report:
     """So many kernels a step that take that share of it, with nothing between them."""
     row = shape(NORM, "norm", us=share * STEP_US / count, calls=round(count), blocks=1)
-    return replace(shaped(row), tokens=gaps(0.0, 15.0))
+    return replace(shaped(row), accounts=accounts(0.0, 15.0))
 
 
 def copied(share: float) -> Report:
     items = (CopyRow("Memcpy HtoD", "memcpy", STEPS, share * STEP_US * STEPS, 1 << 20),)
-    return replace(HEALTHY, books=books(share * STEP_US), copies=Copies(items=items))
+    return replace(
+        HEALTHY, accounts=accounts(copies_us=share * STEP_US), copies=Copies(items=items)
+    )
 
 
 def late(share: float) -> Report:
@@ -77,8 +78,8 @@ def clocked(ratio: float) -> Report:
 PLANTS: dict[str, Planted] = {planted.row.name: planted for planted in PLANTED} | {
     row.name: Planted(row, finding, seen_by(finding, plant), *at)
     for finding, plant, row, *at in (
-        ("scheduler-gaps", lambda x: replace(HEALTHY, tokens=gaps(0, x * STEP_US)), t.GAP_SHARE,
-         True),
+        ("scheduler-gaps", lambda x: replace(HEALTHY, accounts=accounts(0, x * STEP_US)),
+         t.GAP_SHARE, True),
         ("scheduler-gaps", waiting_steps, t.GAP_STEPS, True),
         ("idle-gpu", idle, t.IDLE_SHARE, True),
         ("slow-steps",

@@ -280,9 +280,11 @@ def test_bytes_of_an_element_in_the_kv_cache(cache: str, width: int) -> None:
 
 
 def test_of_several_roles_the_weakest_basis_is_told() -> None:
-    one = RooflineRow("k", "qkv", 2.0, 4.0, 100.0, 100.0, 0.0, "w", "w", False, None, None, None,
+    one = RooflineRow("k", "qkv", 2.0, 8.0, 100.0, 100.0, 0.0, "w", "w", False, None, None, None,
                       1.0, "memory", 6.0, None, role="q_proj", owner_basis="weight")  # fmt: skip
-    other = replace(one, calls=6.0, us=8.0, needed_bytes=None, role="k_proj", owner_basis="order")
+    other = replace(
+        one, calls=6.0, step_us=48.0, needed_bytes=None, role="k_proj", owner_basis="order"
+    )
     for rows in ((one, other), (other, one)):
         [found] = together(rows).values()
         assert (found.owner_basis, found.role) == ("order", "k_proj")

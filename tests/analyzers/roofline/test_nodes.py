@@ -82,8 +82,8 @@ def test_kernels_of_other_steps_do_not_count() -> None:
 
 
 def row_of(us: float, floor_us: float | None, calls: float, node_us: float) -> RooflineRow:
-    return RooflineRow("k", "mlp", calls, us, None, 0.0, 0.0, "", "", False, None, None, None,
-                       floor_us, None, None, None, nodes=calls, node_us=node_us)  # fmt: skip
+    return RooflineRow("k", "mlp", calls, us * calls, None, 0.0, 0.0, "", "", False, None, None,
+                       None, floor_us, None, None, None, nodes=calls, node_us=node_us)  # fmt: skip
 
 
 @each_row("seed", range(40))
