@@ -82,10 +82,11 @@ class Collected(Failures):
         return True
 
     def expanded(self, names: Sequence[str]) -> list[str]:
-        """These tests, and those of the files among the names."""
-        files = tuple(f"{name}::" for name in names if "::" not in name)
-        own = [name for name in self.items if files and name.startswith(files)]
-        return [*(name for name in names if name in self.items), *own]
+        """These tests, a file's in its place."""
+        return list(dict.fromkeys(
+            item for name in names for item in
+            ([name] if name in self.items else [i for i in self.items if i.startswith(f"{name}::")])
+        ))  # fmt: skip
 
     def first_failure(
         self, names: Sequence[str], seconds: float, file: Path | None = None, after: bytes = b""

@@ -35,7 +35,7 @@ class Reach:
         FOLDER.mkdir(parents=True, exist_ok=True)
         settings = FOLDER / "coverage.ini"
         settings.write_text(
-            f"[run]\nsource = {ROOT}/spark_prof\nparallel = true\ndata_file = {FOLDER}/lines\n"
+            f"[run]\ninclude = {ROOT}/spark_prof/*\nparallel = true\ndata_file = {FOLDER}/lines\n"
             f"context = ${{{CONTEXT}-}}\ndisable_warnings = no-data-collected\n"
         )
         os.environ[CONTEXT] = ""

@@ -135,6 +135,21 @@ class Package:
                         uses[name].append((file, top, node.lineno))  # type: ignore[attr-defined]
         return uses
 
+    @cached_property
+    def _importers(self) -> dict[str, set[str]]:
+        """For each dotted name of the package the files of the tests that import it."""
+        importers = defaultdict(set)
+        for path in sorted((self.root / "tests").rglob("test_*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                for name in _imported(node):
+                    importers[name].add(path.relative_to(self.root).as_posix())
+        return importers
+
+    def importers(self, file: str) -> list[str]:
+        """The files of the tests that import a file of the package."""
+        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return sorted(self._importers.get(name, ()))
+
     def lines(self, file: str, line: int, end: int) -> Iterator[Lines]:
         """The lines whose tests see a change there: the narrowest choice first, then wider ones."""
         top = next(s for s in self.trees[file].body if s.lineno <= line <= _end(s) or
@@ -171,6 +186,15 @@ class Package:
 
 def _end(node: Any) -> int:
     return int(node.end_lineno or node.lineno)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """The modules that a statement imports, by all that it may mean."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _function(top: ast.stmt, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

@@ -95,6 +95,21 @@ def test_lines_whose_tests_see_a_change(tree: Path, line: int, first: dict[str, 
     assert next(iter(reached.Package(tree).lines("spark_prof/m.py", line, line))) == first
 
 
+def test_tests_that_import_a_file(tree: Path) -> None:
+    (tree / "tests/test_n.py").write_text("from spark_prof import n\nimport spark_prof.m\n")
+    package = reached.Package(tree)
+    assert package.importers("spark_prof/m.py") == ["tests/test_m.py", "tests/test_n.py"]
+    assert package.importers("spark_prof/n.py") == ["tests/test_n.py"]
+    assert package.importers("spark_prof/__init__.py") == ["tests/test_n.py"]
+
+
+def test_one_of_several_like_it_is_equivalent() -> None:
+    one, other = mutants.mutants_of("m.py", "x = 1\ny = 1  # of x\n")
+    assert one.name == other.name
+    for names, in_list in (({one.name}, (True, True)), ({f"{one.name} @ x = 1"}, (True, False))):
+        assert (one.is_in(names), other.is_in(names)) == in_list
+
+
 def test_tests_that_run_a_line_are_ordered_by_file_and_time(tree: Path) -> None:
     pytest.importorskip("coverage")
     from coverage import CoverageData
@@ -169,4 +184,4 @@ def test_each_equivalent_one_can_still_be_made() -> None:
         assert why, row
         file = name.partition(":")[0]
         source = (mutants.ROOT / file).read_text()
-        assert name in {mutant.name for mutant in mutants.mutants_of(file, source)}, row
+        assert any(mutant.is_in({name}) for mutant in mutants.mutants_of(file, source)), row
