@@ -128,10 +128,14 @@ def test_hostile_names_become_no_tags() -> None:
 
 
 def test_the_figures_of_calls_hold_what_they_are_given() -> None:
-    edges, counts = np.array([1.0, 2.0, 3.0]), np.array([5, 1])
-    (bars,) = call_histogram(Histogram(edges, counts, 1, 1.5, 2, 3, 9.0), "mlp").data
-    assert list(bars.y) == [5, 1]
-    assert bars.text[-1] == "2.00 us or longer"
+    edges, counts = np.array([1.0, 2.0, 4.0]), np.array([5, 1])
+    for most, p99, last in ((9.0, 8.0, "2.00 us or longer"), (4.0, 3.5, "2.00 us to 4.00 us")):
+        figure = call_histogram(Histogram(edges, counts, 1, 1.5, 2, p99, most), "mlp")
+        (bars,) = figure.data
+        assert (list(bars.x), list(bars.width), list(bars.y)) == ([1.5, 3], [1, 2], [5, 1])
+        assert list(bars.text) == ["1.00 us to 2.00 us", last]
+        # A level beyond the last bar stands at its end.
+        assert [line.x0 for line in figure.layout.shapes] == [1.5, min(p99, 4.0)]
     ones = np.array([4.0, 5.0])
     *_, line = calls_over_steps(Series(np.array([0, 10]), 10, ones, ones - 1, ones + 1), "mlp").data
     assert (list(line.x), list(line.y)) == ([0, 10], [4.0, 5.0])
