@@ -92,8 +92,8 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             text = ast.unparse(changed)
             after = f"({text})" if isinstance(changed, ast.Compare | ast.BinOp | ast.BoolOp |
                                               ast.UnaryOp) else text  # fmt: skip
-            before, line = raw[start:end].decode(), whole[node.lineno - 1].decode()
-            yield Mutant(file, node.lineno, start, end, before, after, line)
+            before, statement = raw[start:end].decode(), whole[node.lineno - 1].decode()
+            yield Mutant(file, node.lineno, start, end, before, after, statement)
 
 
 def _expressions(tree: ast.AST) -> Iterator[ast.expr]:
@@ -235,6 +235,8 @@ class Hunt:
             begun = time.monotonic()
             failed, path = "", collected.tree / mutant.file
             whole = path.read_bytes()
+            if whole[mutant.start : mutant.end] != mutant.before.encode():
+                raise SystemExit(f"{mutant.file} has changed since the mutants were drawn")
             after = whole[: mutant.start] + mutant.after.encode() + whole[mutant.end :]
             names = collected.expanded(names)
             while names := [name for name in names if self.sound.get(name, True)]:
