@@ -63,6 +63,8 @@ class Collected(Failures):
         sys.path.insert(0, str(tree))
         sys.dont_write_bytecode = True
         os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        # A fork has none of torch's threads, and would wait for them for ever.
+        os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         pytest.main(
             [*PLAIN, f"--rootdir={tree}", "--continue-on-collection-errors", *files],
             plugins=[cls(tree, work)],
