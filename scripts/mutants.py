@@ -223,8 +223,9 @@ class Hunt:
             return known
         # The map knows none of its own tests: another process runs it, or they are newer.
         files = [*_files(f"{first}*.py"), *self.package.importers(mutant.file)]
-        if not names:
-            files += _files(f"{Path(first).parent}/test_*.py")
+        beside = f"{Path(first).parent}/test_"
+        if not names or not any(name.startswith(beside) for name in self.reached.tests):
+            files += _files(f"{beside}*.py")
         return [*dict.fromkeys(files), *known]
 
     def run(
