@@ -197,7 +197,7 @@ def _files(pattern: str) -> list[str]:
 
 
 _SLOWER = 4
-"""Times as long as alone tests may have taken when the map was made."""
+"""Times as long as alone tests may have computed when the map was made: measuring takes time."""
 
 
 @dataclass
