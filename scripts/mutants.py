@@ -302,6 +302,8 @@ def main() -> int:
     else:
         mutants, caught = chosen(asked.paths, asked.seed, asked.count, asked.since), 0
     whole, hunt = len(mutants) + caught, Hunt(asked.most)
+    if lacking := hunt.reached.lacking:
+        print(f"the map of lines lacks tests: make reach IN='{' '.join(lacking)}'", flush=True)
     plan = {mutant: hunt.tests(mutant) for mutant in mutants}
     results = ROOT / "build" / "mutants" / f"{time.strftime('%H%M%S')}-seed-{asked.seed}.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)

@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
+from scripts.reached import WITHOUT
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "reach"
 CONTEXT = "SPARK_PROF_REACH"
-_WITHOUT = ("tests/engine/", "tests/browser/", "tests/scripts/")
 
 
 def _computed() -> float:
@@ -128,7 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leaves out what takes longer than all mutants together."""
-    items[:] = [item for item in items if not item.nodeid.startswith(_WITHOUT)]
+    items[:] = [item for item in items if not item.nodeid.startswith(WITHOUT)]
 
 
 def _label(definition: Any) -> str:

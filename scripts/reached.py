@@ -13,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "reach"
+WITHOUT = ("tests/engine", "tests/browser", "tests/scripts")
+"""What takes longer than all mutants together."""
 _QUICK = 2.0
 
 Lines = Mapping[str, set[int]]
@@ -55,6 +57,15 @@ class Reached:
             for name, row in last.items()
             if row["passed"] and (self.root / name.partition("::")[0]).exists()
         }
+
+    @property
+    def lacking(self) -> list[str]:
+        """The folders of tests of which it has none; what starts engines and browsers never is."""
+        folders = {f"tests/{path.parts[-2]}" for path in self.root.glob("tests/*/test_*.py")}
+        return sorted(
+            folder for folder in folders.difference(WITHOUT)
+            if not any(name.startswith(f"{folder}/") for name in self.tests)
+        )  # fmt: skip
 
     @cached_property
     def _users(self) -> dict[str, set[str]]:

@@ -128,7 +128,12 @@ def test_tests_that_run_a_line_are_ordered_by_file_and_time(tree: Path) -> None:
         data.set_context(context)
         data.add_lines({str(tree / "spark_prof/m.py"): [line]})
     data.close()
+    (tree / "tests/ab").mkdir()
+    (tree / "tests/ab/test_o.py").write_text("")
+    (tree / "tests/engine").mkdir()
+    (tree / "tests/engine/test_p.py").write_text("")
     found = reached.Reached(folder, tree)
+    assert found.lacking == ["tests/ab"]
     names = found.of_lines({"spark_prof/m.py": {5, 6, 7}})
     assert names == {name for name, _, _ in rows[:3]}
     assert found.of_lines({"spark_prof/m.py": {7}}) == {rows[1][0]}
