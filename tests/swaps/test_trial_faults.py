@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from spark_prof.kernels.candidate import Replacement
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.activation_rounding import EXPERTS, KERNELS
 from spark_prof.swaps.build import BuiltReplacement, Kind, SwapPoint
@@ -546,7 +547,10 @@ def test_numbers_that_are_left_to_vllm_are_the_first_hole_and_what_is_beyond(
     def takes(count: int) -> bool:
         return count not in holes and (not end or count <= end)
 
-    guarded: Any = SimpleNamespace(replacement=SimpleNamespace(tokens=end), takes=takes)
+    fits = holes.isdisjoint if holes else None
+    made = Replacement(print, end, "kept", fits=fits and (lambda count: fits({count})))
+    assert [made.takes(count) for count in range(1, 50)] == [*map(takes, range(1, 50))]
+    guarded: Any = SimpleNamespace(replacement=made, takes=made.takes)
     left = [n for n in range(1, min(most, 17) + 1) if not takes(n)]
     beyond = [end + 1] if 0 < end < most else left[-1:]
     assert _not_taken(guarded, most) == sorted({*(left or beyond)[:1], *beyond})
