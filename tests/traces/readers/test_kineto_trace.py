@@ -109,9 +109,11 @@ def test_annotations_are_markers_and_those_of_modules_are_calls_too(read: Read) 
 def test_a_kernel_without_a_launch_has_its_module_from_the_operator(read: Read) -> None:
     op = operator("aten::mm", 250, 280)
     op["args"] = {"External id": 9}
+    beside = operator("aten::add", 260, 270)
+    beside["args"] = {"External id": 11}
     orphan = event("kernel", "gemm", 5000, 6000, 7, correlation=3, **{"External id": 9})
     other = event("kernel", "gemm", 7000, 8000, 7, correlation=4, **{"External id": 10})
-    found = read(kineto(LAYERS, op, orphan, other))
+    found = read(kineto(LAYERS, op, beside, orphan, other))
     seen = window(found)
     assert paths_of(found, seen)[0].endswith("Linear_0")
     assert seen.launch_ns.tolist() == [-1, -1]
