@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ class Failures:
     """A plugin of pytest that remembers the first test that fails, and skips what is too late."""
 
     failed = ""
-    until = 0.0  # in seconds that this process computed; 0 for any time
+    until = 0.0  # seconds that this process and its ended children computed; 0 for any time
 
     def pytest_runtest_setup(self) -> None:
         """Begins no test after the last second."""
@@ -34,7 +33,7 @@ class Failures:
     @property
     def is_late(self) -> bool:
         """Whether the time is up."""
-        return 0 < self.until < time.process_time()
+        return 0 < self.until < sum(os.times()[:4])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """How a test, or the collecting of a file, ended."""
