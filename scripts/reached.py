@@ -101,14 +101,20 @@ class Reached:
     def ordered(self, names: Iterable[str], first: str, most: float) -> list[str]:
         """These tests, what is likely to fail and quick first, of so many seconds in all.
 
-        `first` begins the paths of the files that are first.
+        `first` begins the paths of the files that are first; those beside them follow.
         """
+        beside = f"{first.rpartition('/')[0]}/"
+
+        def distance(test: Test) -> int:
+            if test.seconds > _QUICK:
+                return 3
+            return 0 if test.file.startswith(first) else 1 if test.file.startswith(beside) else 2
+
         chosen: list[Test] = []
         paid: set[str] = set()
         spent = 0.0
         tests = [self.tests[name] for name in names]
-        for test in sorted(tests, key=lambda t: (not t.file.startswith(first) or
-                                                 t.seconds > _QUICK, t.seconds)):  # fmt: skip
+        for test in sorted(tests, key=lambda t: (distance(t), t.seconds)):
             spent += test.seconds + sum(
                 took for label, took in test.shared.items() if label not in paid
             )
