@@ -14,6 +14,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.render import RENDERERS, markdown
 from spark_prof.dashboards.render.limits import bounded_record, shortened
 from spark_prof.dashboards.section import Column, Document, DocumentBounds, Section
+from spark_prof.errors import CommandError
 
 from .documents import whole
 from .page import Page, check_page
@@ -124,3 +125,7 @@ def test_a_record_has_so_many_rows_of_each_list() -> None:
     assert (own["left_out"], own["rows_left_out"]) == (4, {"a": 4})
     assert bounded_record(rows, DocumentBounds(limit=2)) == {"rows": rows[:2], "left_out": 3}
     assert bounded_record(record, DocumentBounds()) is record
+    chosen = bounded_record({"schema": "s", **record}, DocumentBounds(sections=("b",)))
+    assert chosen == {"schema": "s", "b": record["b"], "f": "text", "left_out": {}}
+    with pytest.raises(CommandError, match="no section nothing"):
+        bounded_record(record, DocumentBounds(sections=("nothing",)))
