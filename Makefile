@@ -10,7 +10,7 @@ help:
 	@echo 'make test-again run those that failed once more, one after another'
 	@echo 'make worlds     try many random worlds in place of a few'
 	@echo 'make mutants    random faults, and which the tests find (SEED=, COUNT=, SINCE=, IN=)'
-	@echo 'make reach      which tests run which lines, anew, for make mutants'
+	@echo 'make reach      which tests run which lines, anew, for make mutants (IN=tests/ab: of these)'
 	@echo 'make lint       ruff, the direction of imports, mypy'
 	@echo 'make venv       set up .venv only'
 	@echo 'make check-vllm WHEEL=...  print what no row knows of a vLLM wheel'
@@ -44,8 +44,8 @@ lint:
 
 reach:
 	@$(PYTHON) scripts/setup.py test vllm
-	@rm -rf build/reach
-	@-$(PYTEST) -q -p scripts.reach -m 'not slow'
+	@$(if $(IN),,rm -rf build/reach)
+	@-$(PYTEST) -q -p scripts.reach -m 'not slow' $(IN)
 
 build/reach:
 	@$(MAKE) reach

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ class Failures:
     """A plugin of pytest that remembers the first test that fails, and skips what is too late."""
 
     failed = ""
-    until = 0.0  # in seconds that this process computed; 0 for any time
+    until = 0.0  # seconds that this process and its ended children computed; 0 for any time
 
     def pytest_runtest_setup(self) -> None:
         """Begins no test after the last second."""
@@ -34,7 +33,7 @@ class Failures:
     @property
     def is_late(self) -> bool:
         """Whether the time is up."""
-        return 0 < self.until < time.process_time()
+        return 0 < self.until < sum(os.times()[:4])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """How a test, or the collecting of a file, ended."""
@@ -63,6 +62,8 @@ class Collected(Failures):
         sys.path.insert(0, str(tree))
         sys.dont_write_bytecode = True
         os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        # A fork has none of torch's threads, and would wait for them for ever.
+        os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         pytest.main(
             [*PLAIN, f"--rootdir={tree}", "--continue-on-collection-errors", *files],
             plugins=[cls(tree, work)],
@@ -82,10 +83,11 @@ class Collected(Failures):
         return True
 
     def expanded(self, names: Sequence[str]) -> list[str]:
-        """These tests, and those of the files among the names."""
-        files = tuple(f"{name}::" for name in names if "::" not in name)
-        own = [name for name in self.items if files and name.startswith(files)]
-        return [*(name for name in names if name in self.items), *own]
+        """These tests, a file's in its place."""
+        return list(dict.fromkeys(
+            item for name in names for item in
+            ([name] if name in self.items else [i for i in self.items if i.startswith(f"{name}::")])
+        ))  # fmt: skip
 
     def first_failure(
         self, names: Sequence[str], seconds: float, file: Path | None = None, after: bytes = b""

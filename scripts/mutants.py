@@ -5,9 +5,11 @@
 A mutant is one small change: a comparison, an operator, a number, a condition. Of all that could be
 made in the files at PATH (`spark_prof` if none is given), or in lines changed since REF, the seed
 chooses `--count`. Each is run with the tests that run the line that it changes, by the map that
-`scripts/reach.py` has made, the file of its name and the quick ones first, until one fails. Those
-in `scripts/equivalent_mutants.txt` change no behaviour and are not chosen. The score is printed
-last, and what became of each mutant is left in `build/mutants`.
+`scripts/reach.py` has made, the file of its name and the quick ones first, until one fails. What
+the map does not know is run with the test file of its name, those that import it and those beside
+it. Those in `scripts/equivalent_mutants.txt` change no behaviour and are not chosen: a row there is
+`FILE: BEFORE -> AFTER # WHY`, for one of many like it `FILE: BEFORE -> AFTER @ ITS LINE # WHY`.
+The score is printed last, and what became of each mutant is left in `build/mutants`.
 
 mutmut changes no constant of a module, and cosmic-ray runs one command for all mutants; of both
 none draws by seed. So this is a tool of its own.
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -61,11 +63,16 @@ class Mutant:
     end: int
     before: str
     after: str
+    source: str  # its line
 
     @property
     def name(self) -> str:
-        """What it is called in the list of equivalent ones: the line's number is left out."""
+        """What it is called: the line's number is left out, as it changes with others."""
         return f"{self.file}: {_short(self.before)} -> {_short(self.after)}"
+
+    def is_in(self, names: Collection[str]) -> bool:
+        """Whether it is one of the list of equivalent ones, there by itself or with its line."""
+        return self.name in names or f"{self.name} @ {_short(self.source)}" in names
 
 
 def _short(text: str) -> str:
@@ -75,8 +82,8 @@ def _short(text: str) -> str:
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     """All mutants of a file, in its order."""
     raw = source.encode()
-    starts = [0]
-    for line in raw.splitlines(keepends=True):
+    starts, whole = [0], raw.splitlines(keepends=True)
+    for line in whole:
         starts.append(starts[-1] + len(line))
     for node in _expressions(ast.parse(source)):
         start = starts[node.lineno - 1] + node.col_offset
@@ -85,7 +92,8 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             text = ast.unparse(changed)
             after = f"({text})" if isinstance(changed, ast.Compare | ast.BinOp | ast.BoolOp |
                                               ast.UnaryOp) else text  # fmt: skip
-            yield Mutant(file, node.lineno, start, end, raw[start:end].decode(), after)
+            before, statement = raw[start:end].decode(), whole[node.lineno - 1].decode()
+            yield Mutant(file, node.lineno, start, end, before, after, statement)
 
 
 def _expressions(tree: ast.AST) -> Iterator[ast.expr]:
@@ -153,10 +161,15 @@ def changed_since(reference: str) -> dict[str, set[int]]:
     return lines
 
 
+def equivalent() -> set[str]:
+    """The mutants that change no behaviour, by name."""
+    return {row.split(" # ")[0].strip() for row in EQUIVALENT.read_text().splitlines()}
+
+
 def chosen(paths: Sequence[str], seed: int, count: int, since: str | None) -> list[Mutant]:
     """The mutants to run, by seed."""
     lines = changed_since(since) if since else None
-    known = {row.split(" # ")[0].strip() for row in EQUIVALENT.read_text().splitlines()}
+    known = equivalent()
     every: list[tuple[str, Mutant]] = []
     numbers: Counter[str] = Counter()
     for path in paths:
@@ -166,7 +179,7 @@ def chosen(paths: Sequence[str], seed: int, count: int, since: str | None) -> li
             for mutant in mutants_of(name, file.read_text(encoding="utf-8")):
                 wanted = lines is None or mutant.line in lines.get(name, ())
                 numbers[mutant.name] += 1
-                if wanted and mutant.name not in known:
+                if wanted and not mutant.is_in(known):
                     text = f"{seed} {numbers[mutant.name]} {mutant.name}"
                     every.append((sha256(text.encode()).hexdigest(), mutant))
     # What is drawn stays drawn where other lines change.
@@ -179,8 +192,12 @@ def mirror(file: str) -> str:
     return (Path("tests") / path.parent / f"test_{path.stem}").as_posix()
 
 
+def _files(pattern: str) -> list[str]:
+    return sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob(pattern))
+
+
 _SLOWER = 4
-"""Times as long as alone tests may have taken when the map was made."""
+"""Times as long as alone tests may have computed when the map was made: measuring takes time."""
 
 
 @dataclass
@@ -205,9 +222,11 @@ class Hunt:
         if names and any(name.startswith(first) for name in self.reached.tests):
             return known
         # The map knows none of its own tests: another process runs it, or they are newer.
-        beside = "" if names else f"{Path(first).parent}/test_*.py"
-        files = list(ROOT.glob(f"{first}*.py")) or list(ROOT.glob(beside or "nothing"))
-        return [*sorted(file.relative_to(ROOT).as_posix() for file in files), *known]
+        files = [*_files(f"{first}*.py"), *self.package.importers(mutant.file)]
+        beside = f"{Path(first).parent}/test_"
+        if not names or not any(name.startswith(beside) for name in self.reached.tests):
+            files += _files(f"{beside}*.py")
+        return [*dict.fromkeys(files), *known]
 
     def run(
         self, collected: Collected, mutants: Mapping[Mutant, Sequence[str]]
@@ -217,6 +236,8 @@ class Hunt:
             begun = time.monotonic()
             failed, path = "", collected.tree / mutant.file
             whole = path.read_bytes()
+            if whole[mutant.start : mutant.end] != mutant.before.encode():
+                raise SystemExit(f"{mutant.file} has changed since the mutants were drawn")
             after = whole[: mutant.start] + mutant.after.encode() + whole[mutant.end :]
             names = collected.expanded(names)
             while names := [name for name in names if self.sound.get(name, True)]:
@@ -239,13 +260,13 @@ class Hunt:
 def again(file: Path) -> tuple[list[Mutant], int]:
     """The mutants of an earlier run that survived, where they are now, and how many were caught."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    known = {row.split(" # ")[0].strip() for row in EQUIVALENT.read_text().splitlines()}
+    known = equivalent()
     survived = []
     for row in rows:
         path = ROOT / row["file"]
         if row["by"] or not path.exists():
             continue
-        like = [m for m in mutants_of(row["file"], path.read_text()) if m.name not in known and
+        like = [m for m in mutants_of(row["file"], path.read_text()) if not m.is_in(known) and
                 (m.before, m.after) == (row["before"], row["after"])]  # fmt: skip
         if like:
             survived.append(min(like, key=lambda m: abs(m.line - row["line"])))
@@ -281,6 +302,8 @@ def main() -> int:
     else:
         mutants, caught = chosen(asked.paths, asked.seed, asked.count, asked.since), 0
     whole, hunt = len(mutants) + caught, Hunt(asked.most)
+    if lacking := hunt.reached.lacking:
+        print(f"the map of lines lacks tests: make reach IN='{' '.join(lacking)}'", flush=True)
     plan = {mutant: hunt.tests(mutant) for mutant in mutants}
     results = ROOT / "build" / "mutants" / f"{time.strftime('%H%M%S')}-seed-{asked.seed}.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "reach"
+WITHOUT = ("tests/engine", "tests/browser", "tests/scripts")
+"""What takes longer than all mutants together."""
 _QUICK = 2.0
 
 Lines = Mapping[str, set[int]]
@@ -56,6 +58,15 @@ class Reached:
             if row["passed"] and (self.root / name.partition("::")[0]).exists()
         }
 
+    @property
+    def lacking(self) -> list[str]:
+        """The folders of tests of which it has none; what starts engines and browsers never is."""
+        folders = {f"tests/{path.parts[-2]}" for path in self.root.glob("tests/*/test_*.py")}
+        return sorted(
+            folder for folder in folders.difference(WITHOUT)
+            if not any(name.startswith(f"{folder}/") for name in self.tests)
+        )  # fmt: skip
+
     @cached_property
     def _users(self) -> dict[str, set[str]]:
         users = defaultdict(set)
@@ -90,14 +101,20 @@ class Reached:
     def ordered(self, names: Iterable[str], first: str, most: float) -> list[str]:
         """These tests, what is likely to fail and quick first, of so many seconds in all.
 
-        `first` begins the paths of the files that are first.
+        `first` begins the paths of the files that are first; those beside them follow.
         """
+        beside = f"{first.rpartition('/')[0]}/"
+
+        def distance(test: Test) -> int:
+            if test.seconds > _QUICK:
+                return 3
+            return 0 if test.file.startswith(first) else 1 if test.file.startswith(beside) else 2
+
         chosen: list[Test] = []
         paid: set[str] = set()
         spent = 0.0
         tests = [self.tests[name] for name in names]
-        for test in sorted(tests, key=lambda t: (not t.file.startswith(first) or
-                                                 t.seconds > _QUICK, t.seconds)):  # fmt: skip
+        for test in sorted(tests, key=lambda t: (distance(t), t.seconds)):
             spent += test.seconds + sum(
                 took for label, took in test.shared.items() if label not in paid
             )
@@ -135,6 +152,21 @@ class Package:
                         uses[name].append((file, top, node.lineno))  # type: ignore[attr-defined]
         return uses
 
+    @cached_property
+    def _importers(self) -> dict[str, set[str]]:
+        """For each dotted name of the package the files of the tests that import it."""
+        importers = defaultdict(set)
+        for path in sorted((self.root / "tests").rglob("test_*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                for name in _imported(node):
+                    importers[name].add(path.relative_to(self.root).as_posix())
+        return importers
+
+    def importers(self, file: str) -> list[str]:
+        """The files of the tests that import a file of the package."""
+        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return sorted(self._importers.get(name, ()))
+
     def lines(self, file: str, line: int, end: int) -> Iterator[Lines]:
         """The lines whose tests see a change there: the narrowest choice first, then wider ones."""
         top = next(s for s in self.trees[file].body if s.lineno <= line <= _end(s) or
@@ -171,6 +203,15 @@ class Package:
 
 def _end(node: Any) -> int:
     return int(node.end_lineno or node.lineno)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """The modules that a statement imports, by all that it may mean."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _function(top: ast.stmt, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

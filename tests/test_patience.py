@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,18 @@ def longest(patience: Patience) -> float:
     """What all of it takes at most, in seconds."""
     waits = sum(seconds for _, seconds in patience.signals)
     return patience.flush_s + patience.engine_s + waits + patience.family_s
+
+
+def test_the_times_are_those_of_the_page() -> None:
+    page = " ".join((Path(__file__).parents[1] / "docs" / "record.md").read_text().split())
+    (interrupt, seconds), (terminate, more) = PATIENT.signals
+    assert (interrupt, terminate) == (signal.SIGINT, signal.SIGTERM)
+    assert f"SIGINT, after {seconds:.0f} s SIGTERM, after {more:.0f} more SIGKILL" in page
+    (hurried,) = {seconds for _, seconds in interrupts._HURRIED.signals}
+    assert hurried == interrupts._HURRIED.family_s
+    assert f"shortens these times to {hurried:.0f} s, not the writing" in page
+    # What a command has left behind has as long as the command had.
+    assert PATIENT.family_s == seconds
 
 
 def test_after_sigterm_it_is_done_before_a_supervisor_kills_it() -> None:

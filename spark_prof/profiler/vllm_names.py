@@ -1,7 +1,7 @@
 """What vLLM calls the things that spark-prof reaches into; the only place that knows.
 
-The names were read in the sources of every version in `VERSIONS` and are checked against the
-installed one by tests/profiler/test_vllm_names.py.
+The names were read in the sources of every version from `OLDEST` to `NEWEST` and are checked
+against the installed one by tests/profiler/test_vllm_names.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 
 OLDEST, NEWEST = (0, 24), (0, 33)
-VERSIONS = tuple(f"0.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1))
 
 WORKER = ("vllm.v1.worker.worker_base", "WorkerBase")
 """Every worker's base class; its constructor runs after vLLM has loaded the plugins."""
@@ -167,6 +166,6 @@ CALLS = (
 
 
 def is_supported(version: str) -> bool:
-    """Whether that vLLM version, such as "0.26.0" or "0.30.1rc1+cpu", is one of `VERSIONS`."""
+    """Whether that vLLM version, such as "0.26.0" or "0.30.1rc1+cpu", is one of those."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return match is not None and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST

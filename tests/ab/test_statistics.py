@@ -18,6 +18,7 @@ from spark_prof.ab.statistics import (
     compare,
     compare_starts,
     minimum_effect,
+    spread_of,
     why_unknown,
 )
 from spark_prof.ab.timed_steps import Quad, block_order, make_quads
@@ -291,3 +292,23 @@ def test_other_starts_count_as_degrees_of_freedom() -> None:
     squares = sum((x - sum(side) / len(side)) ** 2 for side in logs for x in side)
     error = math.sqrt(squares / (6 - 2) * (1 / 2 + 1 / 2))
     assert math.log(gain.high / gain.value) == pytest.approx(2.776445 * error, rel=1e-3)
+
+
+@pytest.mark.parametrize(("apart", "taken"), [(None, 1), (0.02, 2)])
+@pytest.mark.parametrize("wide", [0.01, 0.3])
+def test_the_spread_of_an_estimate_is_its_interval_s_without_the_clock(
+    wide: float, apart: float | None, taken: int
+) -> None:
+    found = compare([Quad(number, 3000.0, 2400.0, 40, ()) for number in range(20)])
+    by = 1.25 * 0.5 / 2400  # what the clock adds on either side
+    low, high = 1.25 * math.exp(-wide) - by, 1.25 * math.exp(wide) + by
+    estimate = replace(found, gain=Interval(1.25, low, high), apart=apart)
+    spread = spread_of(estimate)
+    assert spread.half_width == pytest.approx(wide)
+    assert spread.clock == pytest.approx(0.5 / 2400)
+    assert spread.free == 20 - taken
+    assert (spread.wider == 1) is (apart is not None)
+    assert spread.off == 0
+    # Of a side against itself all is error that leaves no room for 1.
+    outside = low > 1
+    assert spread_of(estimate, itself=True).off == (math.log(1.25) if outside else 0)

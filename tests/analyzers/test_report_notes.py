@@ -109,3 +109,4 @@ def test_overhead_is_that_of_steps_and_the_run_has_the_pauses(tmp_path: Path) ->
     [found] = overhead_of(bundle, 0)
     assert (found.ratio, found.lowest, found.highest) == pytest.approx((1, 1, 1))
     assert found.run_ratio > 2
+    assert reported(bundle).overhead == (found,)

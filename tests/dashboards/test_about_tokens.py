@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from spark_prof.analyzers.clients.client_comparison import ClientComparison, ClientRow
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, StepAccount
+from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section
 from spark_prof.dashboards.sections import client_section, token_section
 from spark_prof.dashboards.units import microseconds
 from spark_prof.traces.benchmarks.load_test import Latency
+from tests.rows import each_row
 
 from .sample import SAMPLES
 
@@ -43,6 +45,22 @@ def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
     assert "2.50 tokens" in " ".join(section.intro)
     # The range and the layers stay those of the step.
     assert column(section, "A layer")[0] == microseconds(LARGEST.per_layer_us)
+
+
+@each_row("sizes", [1, 2, 4, 5, 16, 17, 20])
+def test_of_many_batch_sizes_those_with_the_most_time_are_listed(sizes: int) -> None:
+    """The n-th has n steps and is of batch size 21 - n; a table lists small ones first."""
+    (time,) = FULL.steps.batches
+    batches = [replace(time, batch=21 - n, steps=n) for n in range(1, sizes + 1)]
+    report = replace(FULL, steps=replace(FULL.steps, batches=tuple(batches)))
+    drawn = {section.id: section for section in outline(report, only=("batches",)).sections}
+    for most, section in ((16, drawn.get("batches")), (4, token_section.by_batch(report))):
+        first = 21 - sizes
+        expected = range(first, first + min(sizes, most)) if sizes > 1 else ()
+        rows = section.rows if section else ()
+        assert [str(row[0]) for row in rows] == [*map(str, expected)]
+        left = max(sizes - most, 0)
+        assert (f"({left} more size" in (section.title if section else "")) is (left > 0)
 
 
 def test_a_run_without_decode_steps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
 from spark_prof.analyzers.views.layer_outliers import EqualLayers
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
+from spark_prof.dashboards.charts import logarithmic_time_ticks, time_ticks
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.dashboards.sections.roofline_section import bytes_and_time, intensity, with_need
+from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -128,10 +131,14 @@ def test_hostile_names_become_no_tags() -> None:
 
 
 def test_the_figures_of_calls_hold_what_they_are_given() -> None:
-    edges, counts = np.array([1.0, 2.0, 3.0]), np.array([5, 1])
-    (bars,) = call_histogram(Histogram(edges, counts, 1, 1.5, 2, 3, 9.0), "mlp").data
-    assert list(bars.y) == [5, 1]
-    assert bars.text[-1] == "2.00 us or longer"
+    edges, counts = np.array([1.0, 2.0, 4.0]), np.array([5, 1])
+    for most, p99, last in ((9.0, 8.0, "2.00 us or longer"), (4.0, 3.5, "2.00 us to 4.00 us")):
+        figure = call_histogram(Histogram(edges, counts, 1, 1.5, 2, p99, most), "mlp")
+        (bars,) = figure.data
+        assert (list(bars.x), list(bars.width), list(bars.y)) == ([1.5, 3], [1, 2], [5, 1])
+        assert list(bars.text) == ["1.00 us to 2.00 us", last]
+        # A level beyond the last bar stands at its end.
+        assert [line.x0 for line in figure.layout.shapes] == [1.5, min(p99, 4.0)]
     ones = np.array([4.0, 5.0])
     *_, line = calls_over_steps(Series(np.array([0, 10]), 10, ones, ones - 1, ones + 1), "mlp").data
     assert (list(line.x), list(line.y)) == ([0, 10], [4.0, 5.0])
@@ -148,3 +155,44 @@ def test_where_no_need_is_known_the_reason_stands() -> None:
     report = replace(FULL, roofline=bare)
     assert roofline_section.floors(report).rows == (("A note.",),)
     assert roofline_section.streamed(report).rows == ()
+
+
+UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+@each_row(
+    ("low", "high"),
+    [(-0.2, 0.4), (0.0, 1.0), (1.0, 1.02), (2.5, 3.5), (2.9, 6.3), (0.3, 7.9), (3.0, 3.2)],
+)
+def test_ticks_of_a_logarithmic_time_axis_say_where_they_are(low: float, high: float) -> None:
+    ticks: Any = logarithmic_time_ticks(low, high)
+    places = ticks["tickvals"]
+    assert len(places) >= 4
+    assert low - 1e-4 <= min(places) < max(places) <= high + 1e-4
+    assert ticks["range"] == [low, high]
+    for place, text in zip(places, ticks["ticktext"], strict=True):
+        number, unit = text.split()
+        assert float(number) * UNITS_US[unit] == pytest.approx(10**place, rel=1e-3)
+        assert unit == next(name for name in ("s", "ms", "us") if 10.0**place >= 0.9999 *
+                            UNITS_US[name] or name == "us")  # fmt: skip
+
+
+@each_row("most_us", [0.03, 1.0, 7.0, 49.0, 999.0, 1000.0, 1001.0, 123_456.0, 1e6, 7.7e7])
+def test_ticks_of_a_time_axis_say_where_they_are(most_us: float) -> None:
+    ticks: Any = time_ticks(most_us)
+    places, texts = ticks["tickvals"], ticks["ticktext"]
+    *_, unit = texts[-1].split()
+    assert unit == next(name for name in ("s", "ms", "us") if most_us >= UNITS_US[name] or
+                        name == "us")  # fmt: skip
+    numbers = [float(text.removesuffix(f" {unit}").replace(",", "")) for text in texts]
+    assert [number * UNITS_US[unit] for number in numbers] == pytest.approx(places)
+    step = places[1]
+    assert np.diff(places) == pytest.approx(step)
+    assert places[0] == 0
+    assert most_us - step < places[-1] <= most_us * (1 + 1e-9)
+    assert 3 <= len(places) <= 6
+
+
+@each_row("most_us", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_axis_without_times_begins_at_none(most_us: float) -> None:
+    assert time_ticks(most_us)["ticktext"] == ["0 us"]

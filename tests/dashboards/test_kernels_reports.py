@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -11,9 +11,10 @@ pytest.importorskip("torch")
 
 from spark_prof.analyzers.recorded_work import RecordedRun
 from spark_prof.analyzers.recorded_work import UnplacedKernels as NotRaced
-from spark_prof.dashboards.kernel_races import render_bench
+from spark_prof.dashboards.kernel_races import render_bench, render_work
 from spark_prof.dashboards.replacement_kernels import KernelCheckRun, render_checks
 from spark_prof.dashboards.section import Layout
+from spark_prof.kernels.bench.request import FP4, BenchRequest
 from spark_prof.kernels.bench.results import (
     OURS,
     BenchCell,
@@ -25,7 +26,7 @@ from spark_prof.kernels.bench.results import (
     UnmeasuredShape,
     run_of,
 )
-from spark_prof.kernels.bench.shapes import Recorded
+from spark_prof.kernels.bench.shapes import Recorded, chosen_experts, dense_work
 from spark_prof.kernels.check.verdict import CheckVerdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import TunedShape
@@ -172,3 +173,20 @@ def test_checks() -> None:
     record = json.loads(render_checks(found, Layout("json")))
     assert (record["passed"], record["failed"], record["skipped"]) == (2, 2, 1)
     assert [case["case"] for case in record["cases"]] == ["one", "two", "three", "four", "five"]
+
+
+def test_what_would_be_timed_is_the_key_of_a_measurement() -> None:
+    """Of each expert gate and up together are the rows."""
+    found = json.loads(render_work(BenchRequest(tokens=(1, 4)), None, Layout("json")))["work"]
+    keys = {TunedShape(*(row[name.name] for name in fields(TunedShape))) for row in found}
+    experts = chosen_experts()
+    assert {key for key in keys if key.kernel == "moe"} == {
+        TunedShape("moe", s.format, 2 * s.intermediate, s.hidden, tokens, s.experts, s.top_k)
+        for s in experts for tokens in (1, 4)
+    }  # fmt: skip
+    dense = {key for key in keys if key.kernel == "dense"}
+    assert dense == {
+        TunedShape("dense", form, shape.rows, shape.columns, tokens)
+        for shape, form in dense_work((), FP4) for tokens in (1, 4)
+    }  # fmt: skip
+    assert keys == dense | {key for key in keys if key.kernel == "moe"}

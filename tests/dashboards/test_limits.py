@@ -12,8 +12,9 @@ import pytest
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.render import RENDERERS, markdown
-from spark_prof.dashboards.render.limits import shortened
-from spark_prof.dashboards.section import Column, Document, Section
+from spark_prof.dashboards.render.limits import bounded_record, shortened
+from spark_prof.dashboards.section import Column, Document, DocumentBounds, Section
+from spark_prof.errors import CommandError
 
 from .documents import whole
 from .page import Page, check_page
@@ -105,3 +106,26 @@ def test_a_large_report_keeps_its_size(large: Callable[[], Report]) -> None:
     assert len(page.encode()) < 6_000_000
     check_page(Page(page))
     assert len(whole(report, "md")) <= 32_000
+
+
+def test_a_record_has_so_many_rows_of_each_list() -> None:
+    rows = [{"x": [{"y": n} for n in range(n)]} for n in range(5)]
+    record = {"a": rows, "b": {"c": [[1.5] * 9] * 3, "d": [7] * 9, "e": []}, "f": "text"}
+    for limit, left_out in (
+        (0, {"a": 5, "b.c": 3}),
+        (2, {"a": 3, "b.c": 1}),
+        (3, {"a": 2}),
+        (9, {}),
+    ):
+        found = bounded_record(record, DocumentBounds(limit=limit))
+        first = [{"x": row["x"][:limit]} for row in rows[:limit]]
+        numbers = {"c": [[1.5] * 9] * min(3, limit), "d": [7] * 9, "e": []}
+        assert found == {"a": first, "b": numbers, "f": "text", "left_out": left_out}
+    own = bounded_record({"left_out": 4, "a": rows}, DocumentBounds(limit=1))
+    assert (own["left_out"], own["rows_left_out"]) == (4, {"a": 4})
+    assert bounded_record(rows, DocumentBounds(limit=2)) == {"rows": rows[:2], "left_out": 3}
+    assert bounded_record(record, DocumentBounds()) is record
+    chosen = bounded_record({"schema": "s", **record}, DocumentBounds(sections=("b",)))
+    assert chosen == {"schema": "s", "b": record["b"], "f": "text", "left_out": {}}
+    with pytest.raises(CommandError, match="no section nothing"):
+        bounded_record(record, DocumentBounds(sections=("nothing",)))

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from spark_prof.analyzers.model import RankRow
 from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views.step_series import StepSeries, batch_times, context_fits
 from spark_prof.analyzers.views.waterfall import waterfall_of
@@ -125,6 +126,21 @@ def test_conversions_add_up(sample: str) -> None:
         shown = sum(sum(trace.y) for trace in layers)
         found = sum(row.decode_us for row in inside) / max(report.steps.decode, 1)
         assert shown == pytest.approx(found)
+
+
+@each_row("wait", [None, 0.0, 3.0, 30.0])
+@each_row("transfer", [None, 2.0])
+@each_row("gap", [None, 5.0])
+def test_the_parts_of_a_rank_are_its_kernels_and_gaps(
+    wait: float | None, transfer: float | None, gap: float | None
+) -> None:
+    row = RankRow(1, 4, 15.0, 10.0, gap, wait, transfer, collective_us=6.0)
+    parts = {name: part(row) for name, _, _, part in rank_section._PARTS}
+    inside = (wait or 0.0) + (transfer or 0.0)
+    assert parts == {"other kernels": max(10.0 - inside, 0.0), "transfer": transfer or 0.0,
+                     "waiting": wait or 0.0, "gaps": gap or 0.0}  # fmt: skip
+    assert rank_section._not_matched_us(row) == (6.0 - inside if inside < 6 else None)
+    assert rank_section._not_matched_us(replace(row, collective_us=None)) is None
 
 
 @each_row("sample", SAMPLES)

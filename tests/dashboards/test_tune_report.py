@@ -12,7 +12,7 @@ from spark_prof.dashboards.section import Layout
 from spark_prof.dashboards.tune_report import answer_line, render_tune
 from spark_prof.errors import CommandError
 from spark_prof.tune.tune_result import read_tune, to_json
-from spark_prof.tune.tune_trial import Answers
+from spark_prof.tune.tune_trial import Answers, UntriedCandidate
 from tests.tune.sample import NOTHING, SAME, STOPPED, TIMES, TUNED
 
 OPEN = replace(TIMES[1], gain=TIMES[1].gain and replace(TIMES[1].gain, low=0.9))
@@ -52,6 +52,13 @@ def test_it_is_the_answer_only_at_the_batch_sizes_that_show_it() -> None:
         {"requests": 1, "verdict": "faster"}, {"requests": 8, "verdict": "not told"},
     ]  # fmt: skip
     assert "serve the engine as it is" not in render_tune(TUNED, Layout())
+
+
+def test_a_side_may_be_wrapped_between_its_words_alone() -> None:
+    rows = [UntriedCandidate(words, "vLLM", "why") for words in ("a=b,c=d", "--o=[1,2],x=y")]
+    text = render_tune(replace(TUNED, left_out=tuple(rows)), Layout("text", 200))
+    assert "a=b, c=d" in text
+    assert "--o=[1,2],x=y" in text
 
 
 def test_where_time_was_lacking_it_says_how_much_is_needed() -> None:

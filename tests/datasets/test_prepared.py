@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import spark_prof
+from spark_prof.datasets.opened import read_side
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
@@ -44,6 +45,14 @@ def same(prepared: Prepared, source: str, rank: int | None = None) -> None:
     assert len(prepared.steps) == (report.steps.count if report.run.tells_steps else 1)
     if prepared.timed:
         assert prepared.steps["step_us"].sum() == pytest.approx(report.all_steps.step_us)
+
+
+def test_a_side_is_of_the_rank_that_was_asked_for_else_of_the_first(tmp_path: Path) -> None:
+    few, many = [eager_decode()], [eager_decode(), eager_decode(2, 5000)]
+    Recorded({2: few, 3: many}).assemble(tmp_path / "two")
+    for rank, steps in ((None, 2), (2, 2), (3, 4)):
+        side = read_side(str(tmp_path / "two"), rank)
+        assert (len(side.steps), side.facts["rank"]) == (steps, 2 if rank is None else rank)
 
 
 @each_row(

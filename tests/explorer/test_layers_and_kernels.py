@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from spark_prof.analyzers.views.layer_cells import CellTimes
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.explorer import listing
+from spark_prof.explorer.pages import layers_page
 from spark_prof.rules.opcodes import MARKS, mark_of
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
 from spark_prof.traces.machine_code import CUBINS_FOLDER, list_function
@@ -33,6 +35,16 @@ HOSTILE = "<img src=x onerror=alert(1)>**bold** [link](http://example.com) $x$ :
 
 def drawn(page: str, shown: Prepared, address: Mapping[str, str] | None = None) -> AppTest:
     return of_recording(page, shown, **(address or {}))
+
+
+def test_what_is_in_no_layer_has_no_number() -> None:
+    us = np.array([1.0, 2.0, 3.0004])
+    times = CellTimes(3, (-1, 0, 4), ("lm_head", "norm", "mlp"), us, us + 1, us + 2, us + 3)
+    frame = layers_page._frame(times)
+    assert frame["Layer"].isna().tolist() == [True, False, False]
+    assert frame["Layer"].tolist()[1:] == [0, 4]
+    for added, title in enumerate(("Mean, us", "Median, us", "p99, us", "p10 to p90, us")):
+        assert frame[title].tolist() == [1.0 + added, 2.0 + added, 3.0 + added]
 
 
 def place(shown: Prepared, part: str) -> str:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from spark_prof.analyzers.model import Report
@@ -16,6 +18,7 @@ from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.render.json_report import record_of, write
 from spark_prof.errors import CommandError
+from spark_prof.importers.imported_steps import ImportedSteps
 from spark_prof.importers.sources import open_source
 from tests.analyzers.agreeing import contradictions, screen_contradictions
 from tests.importers.test_impossible_times import GRAPH, START, K, queue, reported, trace
@@ -63,6 +66,20 @@ def test_repeated_optimizer_steps_are_steps(tmp_path: Path, text: str, steps: in
     if steps == 10:
         assert waterfall_of(report).us == pytest.approx(500)
         assert "A training step takes 500.0 us, the median of 10 steps" in screen(report)
+
+
+@pytest.mark.parametrize("size", [4, 5, 12])
+def test_optimizer_steps_follow_each_other_over_windows_of_any_size(size: int) -> None:
+    ends = 100 * np.arange(1, 13)
+    steps = ImportedSteps(7)
+    for begin in range(0, 12, size):
+        frame = pd.DataFrame({"end_ns": ends[begin : begin + size]})
+        frame["start_ns"], frame["name"] = frame["end_ns"] - 20, "Optimizer.step#SGD.step"
+        steps.add_markers(frame.astype({"name": "category"}))
+    assert steps.told_by == "optimizer steps"
+    found = steps.frame()
+    assert found["end_ns"].tolist() == ends.tolist()
+    assert found["start_ns"].tolist() == [7, *ends[:-1].tolist()]
 
 
 def test_one_optimizer_step_tells_none(tmp_path: Path) -> None:

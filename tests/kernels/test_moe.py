@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 
@@ -50,6 +50,30 @@ def test_the_plan_lists_each_active_expert_once_with_all_of_its_tokens(
     for at, expert in enumerate(active):
         mine = entries[starts[at] : starts[at + 1]]
         assert mine == [entry for entry, choice in enumerate(chosen) if choice == expert]
+
+
+@each_row(("tokens", "experts"), [(5, 32), (16, 128), (40, 8)])
+def test_logits_are_what_their_kind_says(tokens: int, experts: int) -> None:
+    kinds = get_args(Logits)
+    made = {kind: make_logits(kind, tokens, experts, torch.float64, "cpu") for kind in kinds}
+    plain = made["plain"]
+    for kind, values in made.items():
+        assert values.shape == (tokens, experts)
+        assert same_bits(values, make_logits(kind, tokens, experts, torch.float64, "cpu"))
+    assert same_bits(made["the same experts"], plain[:1].expand(tokens, -1))
+    assert set(made["ties"].flatten().tolist()) <= {-1.0, 0.0, 1.0}
+    # Of normal numbers some two thirds are within one deviation of the mean.
+    within = (made["far apart"].abs() < 150).double().mean()
+    assert 0.6 < within < 0.77
+    assert (made["masked"] == -torch.inf).sum() == tokens * (experts // 2)
+    nan = torch.isnan(made["NaN"])
+    assert (nan.sum(), nan[0].sum()) == (1, 1)
+    assert same_bits(made["NaN"][~nan], plain[~nan])
+    turn = made["every expert in turn"]
+    share = -(-experts // tokens)
+    for token in range(-(-experts // share)):
+        first = turn[token].topk(min(share, experts - token * share)).indices
+        assert sorted(first.tolist()) == [*range(token * share, token * share + len(first))]
 
 
 @each_row("top_k", [-1, 0, 17, 33])

@@ -14,6 +14,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.installed import installed, installed_in
 from spark_prof.traces.cuda_tools import find_tool
 from tests.container_stand_in import stand_in
+from tests.rows import each_row
 from tests.support import program
 from tests.traces.cubins import library
 
@@ -58,17 +59,25 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.skipif(TOOL is None, reason="cuobjdump is not installed")
-def test_a_machine(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_row(
+    ("capability", "plain", "specific"),
+    [("12.1", 0, 1), ("8.9", 1, 0), ("9.0", 0, 1), ("7.5", 0, 0)],
+)
+def test_a_machine(
+    spark: Path, monkeypatch: pytest.MonkeyPatch, capability: str, plain: int, specific: int
+) -> None:
     monkeypatch.setattr("spark_prof.traces.code_files.needed_tool", lambda _: TOOL)
+    printing(spark / "bin" / "nvidia-smi", SMI.replace("12.1", capability))
     found = installed(environment(spark))
-    assert (found.gpu, found.capability, found.driver) == ("NVIDIA GB10", "12.1", "580.95.05")
+    assert (found.gpu, found.capability, found.driver) == ("NVIDIA GB10", capability, "580.95.05")
     assert (found.version("vllm"), found.version("flashinfer-python")) == ("0.26.0", "0.6.12")
     assert found.version("torch") == ""
     assert (Path(found.nvcc).name, found.cuda) == ("nvcc", "13.0")
     (vllm,) = found.libraries
     assert vllm.path.endswith("vllm/_C.abi3.so")
-    assert vllm.architectures == ("1 x sm_120f", "1 x sm_80", "1 x sm_90a")
-    assert (vllm.plain, vllm.specific, vllm.ptx) == (0, 1, ("sm_80",))
+    family = "f" if capability == "12.1" else ""  # is only looked at where it is this GPU's
+    assert vllm.architectures == (f"1 x sm_120{family}", "1 x sm_80", "1 x sm_90a")
+    assert (vllm.plain, vllm.specific, vllm.ptx) == (plain, specific, ("sm_80",))
     assert found.lost == ()
 
 

@@ -95,6 +95,21 @@ def test_lines_whose_tests_see_a_change(tree: Path, line: int, first: dict[str, 
     assert next(iter(reached.Package(tree).lines("spark_prof/m.py", line, line))) == first
 
 
+def test_tests_that_import_a_file(tree: Path) -> None:
+    (tree / "tests/test_n.py").write_text("from spark_prof import n\nimport spark_prof.m\n")
+    package = reached.Package(tree)
+    assert package.importers("spark_prof/m.py") == ["tests/test_m.py", "tests/test_n.py"]
+    assert package.importers("spark_prof/n.py") == ["tests/test_n.py"]
+    assert package.importers("spark_prof/__init__.py") == ["tests/test_n.py"]
+
+
+def test_one_of_several_like_it_is_equivalent() -> None:
+    one, other = mutants.mutants_of("m.py", "x = 1\ny = 1  # of x\n")
+    assert one.name == other.name
+    for names, in_list in (({one.name}, (True, True)), ({f"{one.name} @ x = 1"}, (True, False))):
+        assert (one.is_in(names), other.is_in(names)) == in_list
+
+
 def test_tests_that_run_a_line_are_ordered_by_file_and_time(tree: Path) -> None:
     pytest.importorskip("coverage")
     from coverage import CoverageData
@@ -113,7 +128,12 @@ def test_tests_that_run_a_line_are_ordered_by_file_and_time(tree: Path) -> None:
         data.set_context(context)
         data.add_lines({str(tree / "spark_prof/m.py"): [line]})
     data.close()
+    (tree / "tests/ab").mkdir()
+    (tree / "tests/ab/test_o.py").write_text("")
+    (tree / "tests/engine").mkdir()
+    (tree / "tests/engine/test_p.py").write_text("")
     found = reached.Reached(folder, tree)
+    assert found.lacking == ["tests/ab"]
     names = found.of_lines({"spark_prof/m.py": {5, 6, 7}})
     assert names == {name for name, _, _ in rows[:3]}
     assert found.of_lines({"spark_prof/m.py": {7}}) == {rows[1][0]}
@@ -169,4 +189,4 @@ def test_each_equivalent_one_can_still_be_made() -> None:
         assert why, row
         file = name.partition(":")[0]
         source = (mutants.ROOT / file).read_text()
-        assert name in {mutant.name for mutant in mutants.mutants_of(file, source)}, row
+        assert any(mutant.is_in({name}) for mutant in mutants.mutants_of(file, source)), row

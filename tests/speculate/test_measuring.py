@@ -47,3 +47,16 @@ def test_the_time_of_a_token_is_that_of_the_steps_over_what_they_gave() -> None:
     assert tokens == pytest.approx(2.0)
     with pytest.raises(CommandError, match="no step had 3 requests"):
         token_times(Drafted(rows, [], [], 0.0), 3)
+
+
+def test_the_first_three_steps_of_every_stretch_do_not_count() -> None:
+    """They take 50 ms, others 1 ms; stretches of another number of requests lie between."""
+    rows, now = [], 0
+    for requests in (2, 5, 2, -1, 2):
+        for at in range(9):
+            now += 50_000_000 if at < 3 else 1_000_000
+            rows.append(DraftStep(now, requests, 1, 1, requests, 4, 100))
+    for requests, tokens in ((2, 2.0), (5, 0.8)):
+        found = token_times(Drafted(rows, [], [], 0.0), requests)
+        assert found == pytest.approx((1000.0 / tokens, tokens))
+    assert step_times(rows, 2) == {1: 1000.0}

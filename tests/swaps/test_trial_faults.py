@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 
+from spark_prof.kernels.candidate import Replacement
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.activation_rounding import EXPERTS, KERNELS
 from spark_prof.swaps.build import BuiltReplacement, Kind, SwapPoint
 from spark_prof.swaps.guard import HUNG, GuardedReplacement
 from spark_prof.swaps.install import Installed, _refuse_wrong
 from spark_prof.swaps.swap_settings import SIDES, Rounded, SwapSettings, layer_bound
-from spark_prof.swaps.trial import try_all, try_dispatch
+from spark_prof.swaps.trial import _not_taken, try_all, try_dispatch
 from tests.rows import each_row
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
@@ -533,3 +534,23 @@ def test_a_kernel_that_never_comes_back_ends_the_process_with_a_line() -> None:
     )
     assert done.returncode == HUNG
     assert done.stderr == "spark-prof: o_proj (o=mine) has not ended for 0 s: the process ends\n"
+
+
+@each_row("most", [3, 17, 18, 41, 100])
+@each_row("end", [0, 5, 17, 40])
+@each_row("holes", [set(), {1}, {4, 9}, {17}, {18}])
+def test_numbers_that_are_left_to_vllm_are_the_first_hole_and_what_is_beyond(
+    most: int, end: int, holes: set[int]
+) -> None:
+    """Holes are looked for up to 17 tokens; a replacement without an end has none beyond."""
+
+    def takes(count: int) -> bool:
+        return count not in holes and (not end or count <= end)
+
+    fits = holes.isdisjoint if holes else None
+    made = Replacement(print, end, "kept", fits=fits and (lambda count: fits({count})))
+    assert [made.takes(count) for count in range(1, 50)] == [*map(takes, range(1, 50))]
+    guarded: Any = SimpleNamespace(replacement=made, takes=made.takes)
+    left = [n for n in range(1, min(most, 17) + 1) if not takes(n)]
+    beyond = [end + 1] if 0 < end < most else left[-1:]
+    assert _not_taken(guarded, most) == sorted({*(left or beyond)[:1], *beyond})

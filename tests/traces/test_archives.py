@@ -146,6 +146,20 @@ def test_a_bomb_is_refused_while_it_grows(
         unpack(make({f"{i}": bytes(4 << 20) for i in range(8)}))
 
 
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_an_archive_may_grow_to_what_is_harmless(
+    unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, beyond: int
+) -> None:
+    monkeypatch.setattr(compressed, "_HARMLESS", 1 << 20)
+    monkeypatch.setattr(compressed, "_MEMBER_RATIO", 1)
+    files = {"a": bytes(1 << 19), "b": bytes((1 << 19) + beyond)}
+    if beyond:
+        with pytest.raises(CommandError, match="grows to more than 1 MiB"):
+            unpack(zip_of(files))
+    else:
+        assert unpack(zip_of(files)) == files
+
+
 def test_too_many_files_are_refused(
     unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,20 +12,37 @@ import pytest
 
 from spark_prof.traces.readers.cupti_blocks import walk
 from spark_prof.traces.readers.cupti_records import (
+    _FIELDS,
     CALLS,
     DRIVER_CALL,
     NEWEST,
     OLDEST,
     RUNTIME_CALL,
+    record_dtype,
     record_sizes,
 )
 from tests.rows import each_row
 
-from .cupti_buffers import LAYOUTS, VERSIONS
+from .cupti_buffers import LAYOUTS, VERSIONS, dtype_of, size_of
 
 
 def test_the_known_versions_are_those_of_the_headers() -> None:
     assert (min(VERSIONS), max(VERSIONS)) == (OLDEST, NEWEST)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_have_the_header_s_sizes_and_fields(version: int) -> None:
+    kinds = set(map(int, LAYOUTS["libraries"][str(version)]["structs"]))
+    sizes = {kind: size for kind, size in enumerate(record_sizes(version)) if size}
+    assert {kind: sizes.get(kind) for kind in kinds} == {k: size_of(k, version) for k in kinds}
+    assert sizes.keys() - kinds <= {55}  # libcupti writes it before a header has it
+    for kind in _FIELDS:
+        fields, header = record_dtype(kind, version).fields, dtype_of(kind, version).fields
+        assert fields is not None
+        assert header is not None
+        for name in fields.keys() - {"objectId"}:  # a union, which the layouts leave out
+            (of_header, at), (of_reader, place) = header[name][:2], fields[name][:2]
+            assert (place, of_reader.itemsize) == (at, of_header.itemsize), (kind, name)
 
 
 @each_row(("version", "same_as"), [(25, 24), (129999, 28), (130099, 130001), (130600, NEWEST)])

@@ -18,7 +18,7 @@ from spark_prof.traces.chunks import CLOCK_MARK
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.nsys_facts import nsys_lacks
 from spark_prof.traces.readers.nsys_file import Clock, open_export, read_clock
-from spark_prof.traces.readers.nsys_import import nsys_export
+from spark_prof.traces.readers.nsys_import import _QUEUE_NS, Pending, nsys_export
 from tests.nsys_files import (
     BEGUN,
     KERNEL,
@@ -72,6 +72,28 @@ def push(
     return export.add(
         "NVTX_EVENTS", start=start, end=end, globalTid=global_tid(pid, THREAD), **(row | more)
     )
+
+
+@each_row("size", [1, 2, 3, 7])
+def test_launches_with_work_are_counted_once_in_windows_of_any_size(size: int) -> None:
+    """Of seven calls each other one launches; all but the last have work, some of it twice."""
+    pending, numbers = Pending(), np.arange(7)
+    work = np.array([0, 0, 1, 2, 3, 3, 4, 5, 99, -1])
+    for begin in range(0, 7, size):
+        window = numbers[begin : begin + size]
+        calls = dict.fromkeys(("correlation", "start", "thread", "scope"), window)
+        pending.add(calls | {"launches": window % 2 == 0, "graph": window == 2})
+        for _ in range(2):
+            has, launches = pending.find(work)
+            added = np.isin(work, numbers[: begin + size])
+            assert (has == added).all()
+            assert (launches["start"][added] == work[added]).all()
+        pending.forget(0, begin)
+    assert (pending.launches, pending.worked) == (4, 3)
+    # A launch without work may still get some, as may that of a graph for a while.
+    for now, left in ((7, [2, 6]), (1 + _QUEUE_NS, [2]), (2 + _QUEUE_NS, [])):
+        pending.forget(7, now)
+        assert np.flatnonzero(pending.find(numbers)[0]).tolist() == left
 
 
 def test_a_kernel_goes_to_its_own_processs_launch(read: Callable[..., object]) -> None:

@@ -244,12 +244,12 @@ def bytes_and_time(
     have the places of the kernels' names as customdata.
     """
     drawn_rows = with_need(rows)
-    ends = _around([row.needed_bytes or 1.0 for row in drawn_rows])
+    ends = _around([row.needed_bytes for row in drawn_rows if row.needed_bytes])
     lines = [
         _CeilingLine(ends, [x / ceiling.value * 1e6 for x in ends], text, dash)
         for text, ceiling, dash in _bandwidths(ceilings)
     ]
-    points = [(row.needed_bytes or 1.0, row.us) for row in drawn_rows]
+    points = [(row.needed_bytes, row.us) for row in drawn_rows if row.needed_bytes]
     title = "Bytes that a call needs, and its time"
     return _figure(
         title, drawn_rows, points, points, lines, places, ("bytes of a call", "us of a call")
@@ -271,8 +271,9 @@ def intensity(
     used = {precisions.get((row.name, row.component), "") for row in drawn_rows}
     peaks = [(name, value) for name, value in ceilings.peaks if name in used]
     points = [
-        (row.operations / (row.needed_bytes or 1.0), row.operations / row.us / 1e6)
+        (row.operations / row.needed_bytes, row.operations / row.us / 1e6)
         for row in drawn_rows
+        if row.needed_bytes
     ]
     reading = ceilings.bandwidth
     bends = [value / reading.value for _, value in peaks] if reading else []

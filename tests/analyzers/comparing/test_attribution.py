@@ -60,6 +60,7 @@ def test_a_planted_gain_is_found_component_by_component(tmp_path: Path) -> None:
     assert {proof.ran for proof in found.proofs} == {"ran"}
     assert found.appeared == found.vanished == ()
     assert found.batch_size == 1
+    assert not any("waited" in note or "host" in note for note in found.notes)
 
 
 def test_all_tables_add_up_to_the_step(tmp_path: Path) -> None:

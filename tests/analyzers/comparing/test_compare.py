@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.comparing.compare_sides import compare, setup_differences
+from spark_prof.analyzers.comparing.compare_sides import compare, setup_differences, unlike
 from spark_prof.analyzers.comparing.comparison import (
     ComparedRecording,
     Comparison,
@@ -173,6 +173,15 @@ def test_without_a_batch_size_on_both_sides_nothing_is_told(
     assert any("not of the same thing" in note for note in found.notes)
     assert any("batch size of decode steps (mostly 1 against 8)" in n for n in found.notes)
     assert decode(found).obstacle is not None
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 7])
+def test_settings_that_differ_are_named_up_to_four(qwen: ComparedRecording, count: int) -> None:
+    chosen = {"gpu_clock_mhz": "1"}  # by the engine at its start
+    other = replace(qwen, facts={**qwen.facts, **chosen, **{f"x{n}": n for n in range(count)}})
+    parts = [f"x{n} (nothing against {n})" for n in range(min(count, 4))]
+    more = f" and {count - 4} more settings" if count > 4 else ""
+    assert unlike(qwen, other) == ", ".join(parts) + more
 
 
 def test_a_size_of_few_steps_takes_no_part_where_another_has_enough(gpt: ComparedRecording) -> None:

@@ -6,9 +6,12 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from spark_prof.analyzers.fallbacks import issue_evidence
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
+from spark_prof.analyzers.fallbacks.audit_rows import AuditRow, EvidenceSource
 from spark_prof.analyzers.fallbacks.known_issues import every_known_issue
 from spark_prof.rules.known_issue import Capability, Model
 from spark_prof.rules.known_issues import ISSUES
@@ -216,3 +219,16 @@ def test_the_table_has_nothing_of_a_run() -> None:
     rows = every_known_issue()
     assert [row.id for row in rows] == [issue.id for issue in ISSUES]
     assert not any(row.command or row.evidence for row in rows)
+
+
+@each_row(("layer", "kind"), [("experts", "moe"), ("moe", "moe"), ("linear", "linear"),
+                              ("mlp", "linear"), ("shared_experts", "linear")])  # fmt: skip
+def test_a_live_engine_s_kernels_and_schemes_are_by_kind(layer: str, kind: str) -> None:
+    engine = EvidenceSource("engine", "NvFp4MoeBackend.MARLIN", "Marlin", "16-bit")
+    log = EvidenceSource("log", "CUTLASS", "CUTLASS", "nvfp4")
+    row = AuditRow(layer, 2, "W4A4 nvfp4", "W4A16 nvfp4", (log, engine))
+    audit: Any = SimpleNamespace(rows=(row, row, replace(row, witnesses=(log,), checkpoint="")))
+    chosen = issue_evidence._chosen(audit, (), ("FLASH_ATTN",))
+    assert chosen == {kind: ("nvfp4 NvFp4MoeBackend.MARLIN", "nvfp4 MARLIN"),
+                      "attention": ("FLASH_ATTN",)}  # fmt: skip
+    assert issue_evidence._checkpoint_schemes(audit) == {kind: ("W4A4 nvfp4", "W4A4 nvfp4")}

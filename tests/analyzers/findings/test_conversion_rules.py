@@ -146,6 +146,19 @@ def test_quantized_once_per_consumer() -> None:
     assert "step 17" in finding.evidence[0]
 
 
+@each_row("count", [1, 3, 4, 6])
+def test_of_kernels_that_repeat_three_are_named(count: int) -> None:
+    (row,) = repeated(0.02 * STEP_US).conversions.repeated
+    names = [f"quantize_{number}" for number in range(count)]
+    rows = tuple(replace(row, name=name) for name in names)
+    subject = replace(SAMPLE, conversions=replace(SAMPLE.conversions, repeated=rows))
+    finding = found(subject)["quantized-once-per-consumer"]
+    assert [kernel.name for kernel in finding.kernels] == names[:3]
+    assert [name for name in names if name in finding.text] == names[:3]
+    assert f"{4 * count} of {6 * count}" in finding.text
+    assert finding.ms_per_token == pytest.approx(count * 0.02 * STEP_US / 1e3, rel=0.02)
+
+
 SGEMM = "volta_sgemm_128x32_nt"
 
 

@@ -68,6 +68,8 @@ def test_a_recording_makes_it_fire(
     assert set(found) == {rule}
     assert fix in found[rule].fix
     assert found[rule].evidence
+    if rule == "witness-conflict":  # each with its own words
+        assert {line.split()[2] for line in found[rule].evidence} == {"engine", "trace"}
 
 
 def test_what_a_weight_only_layer_reaches_is_evidence(tmp_path: Path) -> None:
@@ -139,6 +141,7 @@ def test_a_line_makes_it_fire_beside_a_recording_and_alone(
     # A recording that contradicts the log is believed, and told.
     contradicted = rule in ("emulation-backend", "eager-mode")
     assert ("witness-conflict" if contradicted else rule) in both
+    assert all(finding.evidence for finding in both.values())
 
 
 @pytest.mark.parametrize(

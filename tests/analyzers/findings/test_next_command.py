@@ -16,6 +16,7 @@ from spark_prof.analyzers.findings.measured_gains import (
     measured_gain,
     measured_step,
     measured_steps,
+    running_family,
 )
 from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.ranking import findings_of
@@ -54,6 +55,16 @@ def test_kernels_are_named_only_where_they_were_measured_to_win(qwen: Report) ->
     assert measured_gain("lm_head", qwen, "mxfp4") is not None
     wide = tuple(replace(m, bytes=m.bytes * 2) for m in qwen.modules)
     assert measured_gain("experts", replace(qwen, modules=wide)) is None
+
+
+def test_what_runs_is_the_family_with_most_time(qwen: Report) -> None:
+    row = next(row for row in qwen.kernels if row.component == "experts")
+    other = replace(row, name="marlin", us=99.0, component="norm")
+    # Two of one family count together.
+    for humming, triton, family in ((5.0, 3.0, "Triton"), (7.0, 3.0, "Humming")):
+        times = ((HUMMING, humming), (TRITON, triton), (TRITON, triton), ("unknown", 50.0))
+        rows = (replace(row, name=name, us=us) for name, us in times)
+        assert running_family(replace(qwen, kernels=(other, *rows)), "experts") == family
 
 
 def test_a_layer_is_offered_where_its_step_was_measured(qwen: Report) -> None:

@@ -120,3 +120,22 @@ def test_intervals_are_right_as_often_as_they_say() -> None:
         found = interval_of_mean(noise[50:], 0.05)
         outside += not found.low <= 0 <= found.high
     assert outside <= 28
+
+
+@each_row("number", [8, 40, 99, 100, 400])
+@each_row("scale", [1e-3, 1.0, 7e4])
+def test_an_interval_of_a_mean_does_not_depend_on_the_unit(number: int, scale: float) -> None:
+    """Nor on where the clock began, or in which direction it went."""
+    values = np.random.default_rng(number).normal(0, 1, number + 3)
+    values = np.convolve(values, np.ones(4) / 4, "valid")  # neighbours are alike
+    one = interval_of_mean(values, 0.05)
+    assert one.mean == pytest.approx(values.mean())
+    assert one.low < one.mean < one.high
+    assert one.high - one.mean == pytest.approx(one.mean - one.low)
+    other = interval_of_mean(scale * values + 5, 0.05)
+    back = interval_of_mean(values[::-1], 0.05)
+    for bound in ("mean", "low", "high"):
+        assert getattr(other, bound) == pytest.approx(scale * getattr(one, bound) + 5)
+        if number % 10 == 0:  # in equal blocks
+            assert getattr(back, bound) == pytest.approx(getattr(one, bound))
+    assert interval_of_mean(values, 0.01).low < one.low

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -95,6 +97,7 @@ def test_batch_sizes_hold_all_decode_steps() -> None:
     assert (one.requests, one.steps, one.median_us) == (2, 100, 149.5)
     assert (two.requests, two.steps, two.median_us) == (4, 11, 6.0)
     assert two.tokens_per_s == pytest.approx(4 / 6e-6)
+    assert replace(two, median_us=0.0).tokens_per_s == 0
 
 
 def test_no_steps_are_no_steps() -> None:

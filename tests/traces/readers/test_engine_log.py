@@ -9,6 +9,7 @@ import pytest
 
 from spark_prof.rules.engine_log_lines import LINE_RULES, LineRule
 from spark_prof.traces.readers.engine_log import read_engine_log
+from spark_prof.traces.readers.log_text import LogText
 from tests.rows import each_row
 from tests.support import refusal
 
@@ -76,6 +77,20 @@ def test_blocks_may_end_anywhere(tmp_path: Path, size: int) -> None:
     log = read_engine_log(write(tmp_path, (filler + "\n".join(LINES)).encode()))
     assert [said.rule.id for said in log.statements] == SAID
     assert log.statements[0].line == size // 100 + 2
+
+
+def test_what_a_line_goes_on_with_is_given_wherever_a_block_ends(tmp_path: Path) -> None:
+    """Six lines after such a mark, once each, and no other; a block is 1 MiB."""
+    tail = b"Reasons:\n" + b"".join(b"line %d\n" % number for number in range(9))
+    for before in range(0, len(tail) + 1, 3):
+        filler = b"a" * 99 + b"\n"
+        whole = filler * ((1 << 20) // 100)
+        whole += b"b" * ((1 << 20) - len(whole) - before - 1) + b"\n"
+        log = LogText(write(tmp_path, whole + tail))
+        lines = list(log.holding((b"nothing",)))
+        first = whole.count(b"\n") + 2
+        assert lines == [(first + number, f"line {number}") for number in range(6)], before
+        assert log.lines == whole.count(b"\n") + 10
 
 
 @each_row(

@@ -106,12 +106,17 @@ def test_annotations_are_markers_and_those_of_modules_are_calls_too(read: Read) 
     assert paths_of(found, seen) == ["mod:model.layers.0"]
 
 
-def test_a_kernel_without_a_launch_has_its_module_from_the_operator(read: Read) -> None:
+@pytest.mark.parametrize("number", [0, 9])
+def test_a_kernel_without_a_launch_has_its_module_from_the_operator(
+    read: Read, number: int
+) -> None:
     op = operator("aten::mm", 250, 280)
-    op["args"] = {"External id": 9}
-    orphan = event("kernel", "gemm", 5000, 6000, 7, correlation=3, **{"External id": 9})
+    op["args"] = {"External id": number}
+    beside = operator("aten::add", 260, 270)
+    beside["args"] = {"External id": 11}
+    orphan = event("kernel", "gemm", 5000, 6000, 7, correlation=3, **{"External id": number})
     other = event("kernel", "gemm", 7000, 8000, 7, correlation=4, **{"External id": 10})
-    found = read(kineto(LAYERS, op, orphan, other))
+    found = read(kineto(LAYERS, op, beside, orphan, other))
     seen = window(found)
     assert paths_of(found, seen)[0].endswith("Linear_0")
     assert seen.launch_ns.tolist() == [-1, -1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_prof.traces.readers.engine_log import EngineLog, read_engine_log
+from spark_prof.traces.readers.engine_log import FULL, EngineLog, read_engine_log
 from tests.rows import each_row
 
 CONFIG = (
@@ -87,6 +87,20 @@ def test_the_load_is_that_of_the_full_lines(tmp_path: Path) -> None:
     assert (load.lines, load.busy, load.full) == (4, 3, 2)
     assert (load.running, load.waiting, load.usage) == (55, 40, 99.5)
     assert (load.first, load.last) == (2, 5)
+
+
+@each_row(
+    ("running", "waiting", "usage", "full"),
+    [(0, 0, 0.0, 0), (0, 2, 0.4, 0), (3, 1, FULL, 1), (3, 1, FULL - 0.1, 0), (3, 0, 100.0, 0)],
+)
+def test_a_cache_is_full_where_one_waits_for_it(
+    tmp_path: Path, running: int, waiting: int, usage: float, full: int
+) -> None:
+    load = read(tmp_path, CONFIG, STATUS.format(running, waiting, usage)).load
+    assert load is not None
+    assert (load.lines, load.busy, load.full) == (1, int(running > 0), full)
+    assert (load.running, load.waiting, load.usage) == (running, waiting, usage)
+    assert (load.preemptions, load.first, load.last) == (0, 2, 2)
 
 
 def test_requests_that_are_put_back_show_a_full_cache(tmp_path: Path) -> None:

@@ -59,3 +59,19 @@ def test_records_of_json(record: dict[str, object], texts: list[str]) -> None:
 @each_row("line", ['{"a": 1}', '{"message": 3}', '{"x": ' + "[" * 3000 + "}", '{"levelname"}'])
 def test_other_json_stays_a_line(line: str) -> None:
     assert [found.body for found in log_lines([(1, line)])] == [line]
+
+
+@each_row(
+    ("line", "bodies"),
+    [
+        ("", [""]),
+        ("one", ["one"]),
+        ("one\rtwo", ["one", "two"]),
+        ("\r 50 %\r100 %\rINFO 06-01 21:40:20 [a.py:1] Oh\r", [" 50 %", "100 %", "Oh"]),
+        ('50 %\r{"levelname": "INFO", "message": "one"}', ["50 %", "one"]),
+    ],
+)
+def test_what_was_drawn_over_is_a_line(line: str, bodies: list[str]) -> None:
+    assert [(found.number, found.body) for found in log_lines([(4, line)])] == [
+        (4, body) for body in bodies
+    ]

@@ -13,7 +13,9 @@ import pandas as pd
 import pytest
 
 from spark_prof.traces.foreign import Foreign, Window
+from spark_prof.traces.readers import printed_tables
 from spark_prof.traces.readers.nsys_stats import REPORTS, nsys_stats_csv
+from tests.rows import each_row
 from tests.support import refusal
 
 REAL = Path(__file__).parents[4] / "shared" / "traces"
@@ -134,6 +136,45 @@ def test_a_trace_with_copies(read: Read) -> None:
 def test_units_are_taken_from_the_head(read: Read, unit: str, text: str) -> None:
     (window,) = read(f"Total Time ({unit}),Instances,Name\n{text},2,k\n").windows
     assert kernels([window])["ns"].tolist() == [750, 750]
+
+
+@each_row(
+    ("text", "integer", "ns", "seconds_ns", "count"),
+    [
+        ("7", 7, 7, 7 * 10**9, 7),
+        (" 1,234.0 ", 1234, 1234, 1234 * 10**9, 1234),
+        ("0", 0, 0, 0, 0),
+        ("2.5", None, 2, 2_500_000_000, 0),
+        ("-3", -3, -3, -3 * 10**9, 0),
+        (f"{2**31 - 1}", 2**31 - 1, 2**31 - 1, (2**31 - 1) * 10**9, 2**31 - 1),
+        (f"{2**31}", 2**31, 2**31, 2**31 * 10**9, 0),
+        (f"{2**62 - 1}", 2**62 - 1, 2**62 - 1, None, 0),
+        (f"{2**62}", 2**62, None, None, 0),
+        (f"-{2**62 + 1}", None, None, None, 0),
+        ("1e63", None, None, None, 0),
+        ("1e999999", None, None, None, 0),
+        ("", None, None, None, 0),
+        ("nan", None, None, None, 0),
+        ("inf", None, None, None, 0),
+        ("a word", None, None, None, 0),
+    ],
+)
+def test_what_a_cell_says(
+    text: str, integer: int | None, ns: int | None, seconds_ns: int | None, count: int
+) -> None:
+    times = [printed_tables.time_ns(text, unit) for unit in ("ns", " Seconds ", "pages")]
+    assert (printed_tables.whole(text), *times) == (integer, ns, seconds_ns, None)
+    assert printed_tables.small(text) == count
+
+
+@each_row(
+    ("units", "factor"),
+    [(("ns", "nsecond"), 1), (("us", "\u00b5s", "usec"), 10**3), (("ms", "MSecond"), 10**6),
+     (("s", "second"), 10**9)],
+)  # fmt: skip
+def test_units_of_time(units: tuple[str, ...], factor: int) -> None:
+    assert [printed_tables.time_ns("3.25", unit) for unit in units] == [
+        round(3.25 * factor)] * len(units)  # fmt: skip
 
 
 def test_an_older_head_and_a_byte_order_mark(read: Read) -> None:
