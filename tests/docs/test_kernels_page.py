@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.ab.result import from_json
 from spark_prof.kernels.dispatch import choose
 from spark_prof.kernels.tuning import known_runs
 from tests.docs.kernel_figures import BARS, REPORT
 from tests.docs.pages import DOCS, README, tables
 
 PAGE = DOCS / "kernels.md"
+ENGINES = DOCS.parent / "benchmarks/results/ab"
 TEXT = PAGE.read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 
@@ -45,8 +47,24 @@ def test_what_was_missed_is_on_the_page() -> None:
     assert {row[0] for row in bars} <= set(BARS)
     missed = {bar for bar, found in BARS.items() if not found.passed}
     assert {row[0] for row in bars if "missed" in row[1]} == missed
-    assert [{len(row) for row in table} for table in layers] == [{6}, {7}]
+    assert [{len(row) for row in table} for table in layers] == [{6}, {7}, {5}]
     assert all(len(row) == 6 for row in tables(README, "Kernels for small batches")[0])
+
+
+def test_the_gains_in_an_engine_are_those_of_the_results() -> None:
+    for name, batch, stock, swapped, gain in tables(PAGE, "How fast")[-1]:
+        path = ENGINES / f"{name}-vllm033-h200.json"
+        result = from_json(path.read_bytes(), str(path))
+        (run,) = (run for run in result.runs if run.requests == int(batch))
+        # Where the host was ahead anyhow, the time by the clock is the device's.
+        times = [run.device_a_us or run.estimate.a_us, run.device_b_us or run.estimate.b_us]
+        us, swapped_us = (time for time in times if time is not None)
+        assert [stock, swapped] == [f"{time / 1e3:.2f} ms" for time in (us, swapped_us)]
+        told = run.device_gain
+        if told is None:
+            assert gain == f"{us / swapped_us:.2f} x, one start a side"
+        else:
+            assert gain == f"{told.value:.2f} x ({told.low:.2f} to {told.high:.2f})"
 
 
 def test_the_errors_of_quantizing() -> None:
