@@ -15,15 +15,9 @@ from spark_prof.profiler.facts import RUNNING_SWAPS
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import BuiltReplacement, SwapPoint, build_all
-from spark_prof.swaps.decoder_layer import (
-    PARTS,
-    SPLITTING,
-    Part,
-    SwappablePart,
-    part_body,
-    swap_layer,
-)
+from spark_prof.swaps.decoder_layer import PARTS, Part
 from spark_prof.swaps.guard import GuardedReplacement, deadline, logger
+from spark_prof.swaps.layer_parts import SPLITTING, SwappablePart, part_body, swap_layer
 from spark_prof.swaps.progress import ALL_LIVE
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.swap_settings import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from spark_prof.swaps import decoder_layer
+from spark_prof.swaps import layer_parts
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, GuardedReplacement
 from spark_prof.swaps.swap_settings import SIDES, plain_side
@@ -268,7 +268,7 @@ def register_ops() -> None:
             lambda x, residual, key: _BODIES[key.data_ptr()].run(x, residual),
             lambda x, residual, _: (torch.empty_like(x), torch.empty_like(residual)),
         ),
-        *decoder_layer.OPERATORS,
+        *layer_parts.OPERATORS,
     )
     for schema, run, fake in operators:
         name = schema.partition("(")[0]

@@ -14,14 +14,9 @@ from spark_prof.kernels.check.inputs import copies
 from spark_prof.kernels.check.oracles import Expected, scores_of
 from spark_prof.kernels.check.verdict import Judgement, judge
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.decoder_layer import (
-    LayerModules,
-    own_forward,
-    part_body,
-    product_of,
-    read_part,
-)
+from spark_prof.swaps.decoder_layer import LayerModules, read_part
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, GuardedReplacement, ReplacementError, deadline
+from spark_prof.swaps.layer_parts import own_forward, part_body, product_of
 from spark_prof.swaps.live_weights import read_router
 from spark_prof.swaps.tensor_parallel import unreduced
 from spark_prof.swaps.trial_work import LARGE, PLAIN, SAME_TOKEN, Rows, TrialWork, made_tokens

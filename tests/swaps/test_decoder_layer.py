@@ -21,9 +21,10 @@ from spark_prof.kernels.check.inputs import copies
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.build import BuiltReplacement, SwapPoint, build_all
 from spark_prof.swaps.builders import build_kept
-from spark_prof.swaps.decoder_layer import PARTS, part_body, parts_of, read_part, swap_layer
+from spark_prof.swaps.decoder_layer import PARTS, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement, ReplacementError
 from spark_prof.swaps.install import Installed, rows_of, summarize
+from spark_prof.swaps.layer_parts import part_body, swap_layer
 from spark_prof.swaps.layer_trial import try_attention
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.progress import ALL_LIVE, last_progress

@@ -27,8 +27,9 @@ from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps import live_weights
 from spark_prof.swaps.build import build_all
 from spark_prof.swaps.builders import build_kept
-from spark_prof.swaps.decoder_layer import part_body, parts_of, read_part, swap_layer
+from spark_prof.swaps.decoder_layer import parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement
+from spark_prof.swaps.layer_parts import part_body, swap_layer
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.live_weights import add_shared
 from spark_prof.swaps.swap_settings import SIDES, Swap

@@ -25,12 +25,13 @@ from spark_prof.kernels.check.inputs import Weight, make_weight
 from spark_prof.kernels.check.oracles import normed_experts_oracle, normed_mlp_oracle
 from spark_prof.kernels.formats import MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps import decoder_layer, install, tensor_parallel
+from spark_prof.swaps import decoder_layer, install, layer_parts, tensor_parallel
 from spark_prof.swaps.build import BuiltReplacement, SwapPoint
 from spark_prof.swaps.builders import build_kept
-from spark_prof.swaps.decoder_layer import PARTS, part_body, parts_of, read_part, swap_layer
+from spark_prof.swaps.decoder_layer import PARTS, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement
 from spark_prof.swaps.install import Installed
+from spark_prof.swaps.layer_parts import part_body, swap_layer
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.live_weights import EXPERTS, read_layer, stored_as
 from spark_prof.swaps.swap_settings import SIDES, Swap, SwapSettings
@@ -320,7 +321,7 @@ def replaced(layer: LlamaDecoderLayer) -> GuardedReplacement:
 def meeting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
     SIDES.names, SIDES.active = ("a", "b"), "b"
     there = Meeting()
-    monkeypatch.setattr(decoder_layer, "all_reduced", there.all_reduced)
+    monkeypatch.setattr(layer_parts, "all_reduced", there.all_reduced)
     yield there
     SIDES.names, SIDES.active = ("a",), "a"
 
