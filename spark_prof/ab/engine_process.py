@@ -53,6 +53,19 @@ def last_words(log: Path) -> str:
     return (errors or lines or ["(nothing was logged)"])[-1][:400]
 
 
+_FAILED_ALLOCATION = b"memory allocation failed with OOM"
+"""What torch's allocator warns of where it frees memory and tries again (CUDACachingAllocator)."""
+
+
+def failed_allocations(log: Path) -> int:
+    """How often a GPU had too little memory while an engine loaded that came up all the same."""
+    try:
+        with open(log, "rb") as file:
+            return sum(_FAILED_ALLOCATION in line for line in file)
+    except OSError:
+        return 0
+
+
 def with_advice(reason: str, logged: str) -> str:
     """A failure with what the log says of it, and the way out where memory ran out."""
     if re.search(r"out of memory|OutOfMemory|No available memory", f"{reason} {logged}"):

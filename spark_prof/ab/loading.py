@@ -10,7 +10,7 @@ from functools import partial
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
-from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.engine_process import Engine, failed_allocations
 from spark_prof.ab.messages import Check, Facts, RankAnswers
 from spark_prof.ab.setting import AbRun
 from spark_prof.ab.sides import Side
@@ -88,6 +88,7 @@ class Loading:
             engine, facts = self._loaded.pop(number)
             try:
                 if loaded := self._beside_others(number, facts):
+                    self._tell_full_memory(number, engine)
                     yield engine, loaded
                     return
             finally:
@@ -105,6 +106,19 @@ class Loading:
         except CommandError as error:
             self.setting.say(f"engine {number + 1} did not load beside the others: {error}")
             return None
+
+    def _tell_full_memory(self, number: int, engine: Engine) -> None:
+        """Says where a side may be slower than alone.
+
+        vLLM tries kernels while it loads; one that finds no memory loses to a slower one.
+        """
+        if count := failed_allocations(engine.log):
+            times = "once" if count == 1 else f"{count:,} times"
+            self.setting.keeper.miss(
+                f"engine {number + 1} ({self.sides[number]}) found the GPU's memory full {times} "
+                "while it loaded beside the others, and may have chosen slower kernels than alone: "
+                "its side's times may be too long; run it without --at-once"
+            )
 
     def _engine(self, number: int) -> Engine:
         name = self.sides[number]

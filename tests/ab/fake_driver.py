@@ -4,6 +4,7 @@ usage: python fake_driver.py SOCKET
 
 The variable FAKE_ENGINE is JSON: gain (of side b), noise, wrong (side b's logits differ by so many
 nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture,
+full (allocations that failed in an engine of side b, as torch logs them),
 slower (the host, by so much at each generation than at the one before); and
 by words of a side, which may be options: gains, wrong_in, dies_with, hangs_with, falls_back.
 Of an engine with a drafter drafts: what a step takes in us without one and with it, what a draft
@@ -73,6 +74,9 @@ def main() -> None:
             os.environ |= request.environment
             read_sides()
         print(f"asked {name}", flush=True)
+        if name == "Start" and os.environ.get("FAKE_SIDE") == "b":
+            for _ in range(MODEL.get("full", 0)):
+                print("[rank0]:[W1130] memory allocation failed with OOM on device 0", flush=True)
         only = MODEL.get("die_in", (SIDES or ["a"])[0])
         if MODEL.get("die") == name and only in ((SIDES or ["a"])[0], os.environ.get("FAKE_SIDE")):
             print("ValueError: torch.OutOfMemoryError: CUDA out of memory", flush=True)

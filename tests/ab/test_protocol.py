@@ -133,6 +133,10 @@ def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
     assert any("starting 4 engines at once" in line for line in progress[:first])
     logs = [path.read_text() for path in sorted(done.folder.glob("engine-*.log"))]
     assert len(logs) == 4
+    assert not [line for line in done.result.missing if "memory full" in line]
+    full = run(tmp_path / "full", *options, model={"gain": 1.25, "full": 3}, words=words)
+    told = sorted(line.split(" while")[0] for line in full.result.missing if "memory full" in line)
+    assert told == [f"engine {n} (b) found the GPU's memory full 3 times" for n in (2, 3)]
     failing = run(
         tmp_path / "failing", *options, model={"die": "Start", "die_in": "b"}, words=words
     )
