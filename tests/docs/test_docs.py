@@ -94,7 +94,7 @@ def test_every_internal_name_of_vllm_is_on_the_versions_page() -> None:
     # What begins like this package's name is put into vLLM by it.
     calls = [call for call in vllm_names.CALLS if not call.holder.startswith("spark_prof")]
     names += [name for call in calls for name in (call.holder, call.method) if name]
-    names += [vllm_names.VERSIONS[0], vllm_names.VERSIONS[-1]]
+    names += [".".join(map(str, v)) for v in (vllm_names.OLDEST, vllm_names.NEWEST)]
     assert [name for name in names if name not in page] == []
 
 
