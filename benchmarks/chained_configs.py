@@ -37,6 +37,7 @@ from spark_prof.kernels.bench.configurations import neighbours
 from spark_prof.kernels.bench.results import machine_of
 from spark_prof.kernels.candidate import LinearLayer, Replacement
 from spark_prof.kernels.dense import LinearConfig, dense_code
+from spark_prof.kernels.dispatch import UNIT_COLUMNS
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import LAYER_EXPERTS, MoeConfig, down_code, gate_up_code
 from spark_prof.kernels.normed_linear import fits
@@ -48,9 +49,6 @@ from spark_prof.swaps.builders import build_kept, build_quantized
 Config = LinearConfig | MoeConfig
 PARTS = ("matrix", "experts")
 """The kernels that are searched, as `decoder_step.Layer` names them."""
-
-UNIT = 128
-"""Columns that a warp takes at a time."""
 
 ALONE = "spark-prof, as fastest alone"
 """What stands as the other kernel in the dispatcher's file."""
@@ -100,7 +98,7 @@ class Chain:
         packed = self.kernels(part)[0].parts[0]
         for config in neighbours(self.config(part)):
             if isinstance(config, LinearConfig):
-                if config.split * (config.depth - 1) >= -(-packed.columns // UNIT):
+                if config.split * (config.depth - 1) >= -(-packed.columns // UNIT_COLUMNS):
                     continue
                 if not fits(packed.columns, self.tokens, config):
                     continue

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_prof.analyzers.shapes.shape_summary import occupancy_of
+from spark_prof.kernels.dispatch import UNIT_COLUMNS
 from spark_prof.kernels.operands import token_tiles
 from spark_prof.kernels.tuning import TunedShape
 from spark_prof.rules.gpus import SM_LIMITS, SmLimits
@@ -138,23 +140,31 @@ def streams_of(call: MeasuredCall) -> tuple[WeightStream, ...]:
 
 def _dense(call: MeasuredCall) -> WeightStream:
     work, config = call.work, call.config
-    at_once = config["warps"] // config["split"]
-    units = -(-work.columns // 128)
     shared = _sums(config["warps"], work.tokens, 2) if config["split"] > 1 else 0
     if config["x_ahead"] == 2:
         rows = 1 << (work.tokens - 1).bit_length()
         shared = shared // 2 + 2 * rows * (work.columns + (96 - work.columns % 64) % 64)
-    return WeightStream(
+    return _split_stream(
+        call, work.rows,
         bytes=call.bytes,
-        blocks=-(-work.rows // (16 * at_once)),
         most_blocks=config["blocks"],
+        shared_bytes=shared,
+        waits_for_x=config["x_ahead"] == 0,
+    )  # fmt: skip
+
+
+def _split_stream(call: MeasuredCall, rows: int, matrices: float = 1, **more: Any) -> WeightStream:
+    """That of matrices whose stacks of 16 rows several warps of a block share, as `SPLIT` says."""
+    config, units = call.config, -(-call.work.columns // UNIT_COLUMNS)
+    at_once = config["warps"] // config["split"]
+    return WeightStream(
+        blocks=matrices * -(-rows // (16 * at_once)),
         units=at_once * units,
         units_of_warp=-(-units // config["split"]),
         warps=config["warps"],
         depth=config["depth"],
         min_blocks=config["min_blocks"],
-        shared_bytes=shared,
-        waits_for_x=config["x_ahead"] == 0,
+        **more,
     )
 
 
@@ -162,21 +172,14 @@ def _experts(call: MeasuredCall) -> Iterator[WeightStream]:
     work, config = call.work, call.config
     hidden, inner = work.columns, work.rows // 2
     active = call.weight_bytes / (_GATED * hidden * inner * _PACKED[work.format])
-    at_once = config["warps"] // config["split"]
-    units = -(-hidden // 128)
-    yield WeightStream(
+    yield _split_stream(
+        call, 2 * inner, active,
         bytes=call.bytes * 2 / _GATED,
-        blocks=active * -(-2 * inner // (16 * at_once)),
         most_blocks=config["min_blocks"],
-        units=at_once * units,
-        units_of_warp=-(-units // config["split"]),
-        warps=config["warps"],
-        depth=config["depth"],
-        min_blocks=config["min_blocks"],
         shared_bytes=_PLAN_BYTES + _sums(config["warps"], work.tokens, 2) * (config["split"] > 1),
         waits_for_x=False,
-    )
-    units_of_block = active * -(-inner // 128)
+    )  # fmt: skip
+    units_of_block = active * -(-inner // UNIT_COLUMNS)
     yield WeightStream(
         bytes=call.bytes / _GATED,
         blocks=hidden // 16,

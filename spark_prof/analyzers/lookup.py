@@ -39,8 +39,12 @@ def by_blocks(
 
 def of_blocks(rows: int, result_of: Callable[[slice], _Result]) -> list[_Result]:
     """What a function returns of the rows of each slice, in their order."""
-    starts = range(0, rows, BLOCK)
-    return at_once(*(partial(result_of, slice(at, min(at + BLOCK, rows))) for at in starts))
+    return at_once(*(partial(result_of, block) for block in _blocks_of(rows)))
+
+
+def _blocks_of(rows: int) -> list[slice]:
+    """The rows in slices of at most `BLOCK`, in their order."""
+    return [slice(at, min(at + BLOCK, rows)) for at in range(0, rows, BLOCK)]
 
 
 def sums_of_blocks(
@@ -48,10 +52,9 @@ def sums_of_blocks(
 ) -> list[npt.NDArray[np.float64]]:
     """So many arrays of one length, each the sum of what a function returns of each slice."""
     totals = [np.zeros(length) for _ in range(count)]
-    blocks = [slice(at, min(at + BLOCK, rows)) for at in range(0, rows, BLOCK)]
     # Added up in their order as they come, so that rounding is the same each time.
     with ThreadPoolExecutor(cores()) as pool:
-        for sums in pool.map(sums_of, blocks):
+        for sums in pool.map(sums_of, _blocks_of(rows)):
             for total, added in zip(totals, sums, strict=True):
                 total += added
     return totals

@@ -166,7 +166,7 @@ def _measurement_text(row: Tuned, run: TuningRun) -> str:
     return f"{shape}: {row.us:.2f} us{against}, {run.machine}, {run.date[:10]}"
 
 
-_UNIT = 128
+UNIT_COLUMNS = 128
 """Columns that a warp takes at a time: there is no more to share out."""
 
 
@@ -185,6 +185,6 @@ def configured(
         )
     # It may be a neighbouring shape's.
     warps, split = choice.config["warps"], choice.config["split"]
-    shared_out = 1 <= split <= -(-columns // _UNIT)
+    shared_out = 1 <= split <= -(-columns // UNIT_COLUMNS)
     fits = shared_out and warps in range(1, 33) and warps % split == 0
     return DispatchChoice(type(default)(**choice.config) if fits else default, choice.why)

@@ -66,6 +66,7 @@ class Router:
     choice: RouterLayer
     logits: torch.Tensor  # room for 16 tokens' in float32
     finished: torch.Tensor  # int32 [1]: how many blocks are through, 0 between launches
+    # Whether the choice goes by the logits in float32; vLLM rounds those of gpt-oss and Qwen3-MoE.
     float_logits: bool = False
 
 
@@ -146,7 +147,7 @@ def normed_experts(
     config: MoeConfig | None = None,  # of gate and up, and down; by default `default_config`'s
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the experts make of the norm of x + residual, and that sum, both bfloat16 [M, H]."""
-    normed, stream, routing = norm_and_route(x, residual, router, router.float_logits)
+    normed, stream, routing = norm_and_route(x, residual, router)
     config = config or default_config(experts.hidden, len(x), multiprocessors(x.device))
     return after_routing(normed, routing, experts, torch.empty_like(normed), config), stream
 
@@ -155,8 +156,6 @@ def norm_and_route(
     x: torch.Tensor,  # as of `normed_experts`
     residual: torch.Tensor | None,
     router: Router,
-    # Have the choice go by the logits in float32; vLLM rounds those of gpt-oss and Qwen3-MoE.
-    float_logits: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, Routing]:
     """The norm of x + residual, the sum itself, both bfloat16 [M, H], and which experts to take."""
     count, columns = router.weight.shape
@@ -168,7 +167,7 @@ def norm_and_route(
     stream, normed = x.new_empty((tokens, columns)), x.new_empty((tokens, columns))
     routing = unwritten(tokens, choice.top_k + choice.always, device)
     gated = router.shared_gate is not None
-    code = router_code(columns, tokens, choice, float_logits, gated)
+    code = router_code(columns, tokens, choice, router.float_logits, gated)
     constants = dict(code.defines)
     launch(
         code,

@@ -195,16 +195,20 @@ def _release_unused() -> None:
     """
     if not torch.cuda.is_available():
         return
-    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _MOST_UNUSED:
+    if _unused_bytes() > _MOST_UNUSED:
         torch.cuda.empty_cache()
+
+
+def _unused_bytes() -> int:
+    """What torch's allocator holds of the GPU beside its tensors."""
+    return int(torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
 
 def _check_memory() -> None:
     """Refuses to go on when the GPU is about to be full: vLLM needs some of it, too."""
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()
-        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        if free + unused < _MARGIN:
+        if free + _unused_bytes() < _MARGIN:
             raise SparkProfError(
                 f"{free >> 20} MiB of the GPU are free, too little for a second copy of the weights"
             )

@@ -38,7 +38,9 @@ def test_the_choice_goes_by_rounded_logits_or_by_exact_ones(
     case = NormedExpertsCase("nvfp4", SIZES, tokens, "swiglu", "ties")
     layer, x, residual = posed(case, device)
     router = make_router(layer)
-    normed, stream, routing = norm_and_route(x, residual, router, float_logits)
+    normed, stream, routing = norm_and_route(
+        x, residual, replace(router, float_logits=float_logits)
+    )
     assert same_bits(stream, (x.float() + residual.float()).bfloat16())
     assert router.bias is not None
     logits = normed.double() @ router.weight.double().T + router.bias.double()
@@ -71,7 +73,7 @@ def test_a_sigmoid_with_a_correction(device: str) -> None:
     correction = torch.linspace(0.4, -0.4, SIZES.experts, device=device)
     scored = replace(layer.experts.router, scoring="sigmoid", correction=correction, scale=2.5)
     router = make_router(replace(layer, experts=replace(layer.experts, router=scored)))
-    normed, _, routing = norm_and_route(x, residual, router, float_logits=True)
+    normed, _, routing = norm_and_route(x, residual, replace(router, float_logits=True))
     experts, weights = routing_oracle(normed.double() @ router.weight.double().T, scored)
     assert torch.equal(routing.experts.long(), experts)
     assert torch.allclose(routing.weights.double(), weights.value, rtol=1e-4)
