@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,14 @@ def _own_main() -> Iterator[None]:
     main = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = main
+
+
+@pytest.fixture(autouse=True)
+def _no_stand_in_stays() -> Iterator[None]:
+    """A stand-in for torch or vLLM that a test leaves behind fails another test much later."""
+    yield
+    left = [name for name in ("torch", "vllm") if name in sys.modules]
+    assert all(isinstance(sys.modules[name], ModuleType) for name in left), left
 
 
 def pytest_configure() -> None:

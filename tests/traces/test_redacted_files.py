@@ -53,7 +53,8 @@ def test_a_recording_from_its_first_piece_to_its_bundle(
     command = ["bash", "-c", f"HF_TOKEN={HUB} vllm serve m --api-key a {SECRET} --port 1"]
     prepare_bundle(folder, command, settings)
     pieces = pieces_folder(folder)
-    monkeypatch.setitem(sys.modules, "vllm", None)  # the recorder puts its own there
+    for name in ("vllm", "torch"):
+        monkeypatch.setitem(sys.modules, name, None)  # the recorder puts its own there
     assert recorder.run(settings, 3) == 3
     process = Process(replace(settings, run="3f2b8c1d9e4a7f60"), "rank0", 0)
     facts = {
