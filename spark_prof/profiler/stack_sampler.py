@@ -43,6 +43,7 @@ _SLICE_SECONDS = 20  # of one process and the recorder; shorter for more, as its
 _LEAST_SECONDS = 3
 MOST_ROWS = 4_000_000  # of all slices: a row is a sample of a thread
 _POLL_SECONDS = 0.05
+_ACCOUNT_SECONDS = 1.0  # between two looks at what threads used
 _END_SECONDS = 20.0  # to write its file, once it was asked to end
 _KILL_SECONDS = 2.0
 
@@ -62,6 +63,8 @@ class StackSampler:
         self._account = HostAccount(program)
         self._stopping, self._given_up = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="spark-prof stacks", daemon=True)
+        self._recorded: set[int] = set()  # process ids
+        self._parents: set[int] = set()  # of recorded processes
         self._rows = 0
         self._slices = 0
 
@@ -103,11 +106,16 @@ class StackSampler:
         ranks = json_files(self._pieces, progress_name("rank*"))
         return [str(rank.get("state", "")) for rank in ranks]
 
-    def _pids(self) -> list[int]:
-        """The recorded processes of this host."""
+    def _account_for_processes(self) -> None:
+        """Looks which processes of this host are recorded by now, and at what they used.
+
+        One that says so after a slice began was sampled from the slice's beginning.
+        """
         facts = json_files(self._pieces, facts_name("*"))
         pids = (f.get("pid") for f in facts if f.get("pid_namespace") == pid_namespace())
-        return sorted({pid for pid in pids if isinstance(pid, int)})
+        self._recorded |= {pid for pid in pids if isinstance(pid, int)}
+        self._parents |= {parent for pid in self._recorded if (parent := _parent(pid)) > 1}
+        self._account.read(sorted(self._recorded))
 
     def _slice(self) -> None:
         """One run of py-spy; what it saw is kept where steps were recorded meanwhile."""
@@ -126,11 +134,8 @@ class StackSampler:
                                      process_group=0)  # fmt: skip
         try:
             ticker.start()
-            pids = self._pids()
-            parents = {parent for pid in pids if (parent := _parent(pid)) > 1}
-            self._account.read(pids)
             code = self._wait(child, seconds)
-            self._account.read(pids)
+            self._account_for_processes()
         finally:
             end(child)
             log = ticker.stop()
@@ -145,7 +150,10 @@ class StackSampler:
                 why = first_line(output.read_text(encoding="utf-8", errors="replace"))
                 raise CommandError(f"py-spy ended with exit code {code}: {why}")
             if states and out.exists():
-                self._write(read_py_spy(out, os.getpid(), *log, began_ns), pids, parents)
+                try:
+                    self._write(read_py_spy(out, os.getpid(), *log, began_ns))
+                except CommandError as error:
+                    self._log(f"stacks of {seconds} s are missing: {error}")
         finally:
             for path in (out, output):
                 with suppress(OSError):
@@ -154,8 +162,11 @@ class StackSampler:
     def _wait(self, child: subprocess.Popen[bytes], seconds: float) -> int:
         """Waits for py-spy's end, and asks for it where the recording ends; its exit code."""
         until = time.monotonic() + seconds + _END_SECONDS
-        interrupted = False
+        interrupted, account = False, 0.0
         while child.poll() is None:
+            if time.monotonic() >= account:
+                self._account_for_processes()
+                account = time.monotonic() + _ACCOUNT_SECONDS
             if self._given_up.is_set() or time.monotonic() > until:
                 raise CommandError("py-spy did not end in time: what it saw last is missing")
             if self._stopping.is_set() and not interrupted:
@@ -165,13 +176,13 @@ class StackSampler:
                 child.wait(_POLL_SECONDS)
         return child.returncode
 
-    def _write(self, samples: StackSamples, pids: list[int], parents: set[int]) -> None:
+    def _write(self, samples: StackSamples) -> None:
         """Keeps the samples of recorded processes, and of those that started them."""
-        parents = parents - {os.getpid(), *pids}
+        parents = self._parents - {os.getpid(), *self._recorded}
         rows = np.zeros(len(samples.time_ns), STACK_DTYPE)
         rows["time_ns"], rows["pid"] = samples.time_ns, samples.process
         rows["thread"], rows["stack"] = samples.thread, samples.stack
-        rows = rows[np.isin(rows["pid"], [*pids, *parents])]
+        rows = rows[np.isin(rows["pid"], [*self._recorded, *parents])]
         texts = {"stacks": samples.stacks, "error_ns": samples.error_ns, "rounds": samples.rounds}
         write_json(self._pieces, stacks_name(self._slices), texts, symbols=True)
         write_array(self._pieces, array_name(HOST, "stacks", self._slices), rows)

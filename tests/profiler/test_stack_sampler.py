@@ -108,6 +108,24 @@ def test_stacks_have_times_and_names(
     assert {p.name for p in psutil.Process().children() if p.name() == "py-spy"} == set()
 
 
+def test_a_process_that_says_late_that_it_is_recorded_was_sampled_before(
+    tmp_path: Path, py_spy: str, worker: subprocess.Popen[str]
+) -> None:
+    write_json(tmp_path, progress_name("rank0"), {"state": "WAITING", "recorded": 0})
+    sampler = StackSampler(tmp_path, py_spy)
+    sampler.start()
+    wait_for_py_spy()
+    time.sleep(1.0)
+    said = time.time_ns()
+    facts = recorded(tmp_path, worker.pid)
+    time.sleep(1.5)
+    sampler.finish(30.0)
+    tables = dict(host_tables(tmp_path, facts).tables)
+    stacks = tables["stacks"]
+    assert (stacks["main"] & (stacks["time_ns"] < said)).any()
+    assert set(tables["threads"]["process"]) == {"rank0"}
+
+
 def test_nothing_is_kept_where_no_step_was_recorded(
     tmp_path: Path, py_spy: str, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
