@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from spark_prof.lazy_pattern import LazyPattern
+
 
 @dataclass(frozen=True)
 class FailureRule:
     """One cause."""
 
     id: str
-    pattern: re.Pattern[str]  # is searched in `ErrorClass: message`, its next lines behind it
+    pattern: LazyPattern  # is searched in `ErrorClass: message`, its next lines behind it
     failure: str  # what failed, as the end of a sentence; {0} and {1} are the pattern's groups
     fix: str  # what to do, where the message itself does not say it
     examples: tuple[str, ...]  # each is a test
@@ -24,7 +26,7 @@ class FailureRule:
 def _failure(
     name: str, pattern: str, failure: str, fix: str, *examples: str, of_experts: str = ""
 ) -> FailureRule:
-    return FailureRule(name, re.compile(pattern, re.S), failure, fix, examples, of_experts)
+    return FailureRule(name, LazyPattern(pattern, re.S), failure, fix, examples, of_experts)
 
 
 _MEMORY = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from spark_prof.lazy_pattern import LazyPattern
 
 TOPICS = (
     "engine", "setting", "kernel", "fallback", "refused", "config", "warning", "install",
@@ -22,7 +23,7 @@ class LineRule:
     # Stands in every such line; what is searched for before the pattern is tried, so that rules
     # share words where they can.
     word: bytes
-    pattern: re.Pattern[str]  # its groups are any of value, format, layer and detail
+    pattern: LazyPattern  # its groups are any of value, format, layer and detail
     means: str  # what the line says, in one sentence
     examples: tuple[str, ...]  # real lines without their prefix; each is a test
     # What kind of layer it is about, where the line itself does not tell: linear or moe.
@@ -35,5 +36,5 @@ def line_rule(
 ) -> LineRule:
     """A row; behind its topic stand the layer, `-` for none, and the weights' format."""
     topic, layer, stored, *_ = (*about.replace("-", "").split(" "), "", "")
-    compiled = re.compile(pattern)
-    return LineRule(name, topic, word.encode(), compiled, means, examples, layer, stored)
+    lazy = LazyPattern(pattern)
+    return LineRule(name, topic, word.encode(), lazy, means, examples, layer, stored)

@@ -6,8 +6,9 @@ A pattern's groups are the parts and totals of `MEMORY_PARTS` and `MEMORY_TOTALS
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from spark_prof.lazy_pattern import LazyPattern
 
 MEMORY_PARTS: dict[str, str] = {
     "weights": "Weights",
@@ -62,12 +63,12 @@ class MemoryLine:
 
     id: str
     word: str  # stands in every such line
-    pattern: re.Pattern[str]
+    pattern: LazyPattern
     examples: tuple[str, ...]
 
 
 def _row(name: str, word: str, pattern: str, *examples: str) -> MemoryLine:
-    return MemoryLine(name, word, re.compile(pattern), examples)
+    return MemoryLine(name, word, LazyPattern(pattern), examples)
 
 
 def _gib(name: str) -> str:

@@ -7,8 +7,9 @@ that states seconds takes no more than those.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from spark_prof.lazy_pattern import LazyPattern
 
 STAGES: dict[str, str] = {
     "imports": "importing packages",
@@ -44,7 +45,7 @@ class Milestone:
 
     id: str  # words joined by hyphens
     word: str  # stands in every such line: what is looked for before the pattern is tried
-    pattern: re.Pattern[str]  # searched for in the message; its group seconds is what it states
+    pattern: LazyPattern  # searched for in the message; its group seconds is what it states
     # The stage that ends here: for the seconds that the line states, or all the time since the
     # line before where it is `whole`. The rest is of the stage that was open.
     stage: str
@@ -62,7 +63,7 @@ def _row(
     """A row; its stages are the one that ends, a colon, and the one that it opens."""
     stage, _, opens = stages.partition(":")
     return Milestone(
-        name, word, re.compile(pattern), stage, opens or None, examples,
+        name, word, LazyPattern(pattern), stage, opens or None, examples,
         kind == "whole", kind == "bar", kind == "through", kind == "begins",
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 
+from spark_prof.lazy_pattern import LazyPattern
 from spark_prof.rules.collectives import KINDS
 from spark_prof.rules.kernel_names import IN_ARGUMENTS, IN_NAME, NAME_LIMIT, RULES, KernelRule
 from spark_prof.rules.number_formats import arithmetic_in, stored_in
@@ -163,7 +164,7 @@ class Label:
 _BASE_LIMIT = 512
 """Characters of a base name that are searched; what tells a kernel's family stands before them."""
 
-_COMPILED = tuple((rule, re.compile(rule.pattern), re.compile(rule.arguments)) for rule in RULES)
+_PATTERNS = tuple((rule, LazyPattern(rule.pattern), LazyPattern(rule.arguments)) for rule in RULES)
 
 
 def classify(name: str) -> Label:
@@ -223,8 +224,8 @@ def find_rule(name: str) -> KernelRule | None:
 def _classify(name: str) -> tuple[KernelRule | None, Label]:
     base, arguments = split_name(name)
     base = base[:_BASE_LIMIT]
-    for rule, pattern, arguments_pattern in _COMPILED:
-        if pattern.search(base) and arguments_pattern.search(arguments):
+    for rule, pattern, arguments_pattern in _PATTERNS:
+        if pattern.search(base) and (not rule.arguments or arguments_pattern.search(arguments)):
             return rule, _label(rule, base, arguments)
     return None, Label(None, "unknown", None, "unknown", None)
 
