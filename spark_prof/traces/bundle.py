@@ -31,7 +31,7 @@ from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.chunks import META_FILE as META_FILE
 from spark_prof.traces.large_columns import LargeColumn, Values, only_value
-from spark_prof.traces.tables import TABLES, empty_table
+from spark_prof.traces.tables import DURATIONS, TABLES, empty_table
 
 SCHEMA = 1
 IMPORTED = "imported: "
@@ -41,6 +41,7 @@ ROWS = 1 << 18  # rows of a batch; a row group may hold more
 
 _META_LIMIT = 64 << 20
 _LARGE = 1 << 18  # rows from which on the columns of a table are read on every core
+_SMALL = 1 << 16  # rows up to which what was read of a table stays for who reads it again
 
 HIGHEST_RANK = 2**16 - 1  # the highest rank that is written or read: analyses count up to it
 
@@ -135,8 +136,12 @@ class Bundle:
         self.path = path
         self.named = ""  # how a person named what it was made of, where that is gone later
         self.meta = Meta.read(path)
-        for name, rows in self.meta.tables.items():
-            self._check(name, rows)
+        self._small: dict[tuple[str, int], dict[str, pa.ChunkedArray]] = {}
+        # What the end of each file says of it: a table of thousands of row groups has much to say.
+        self._footers = {
+            table_name: self._checked(table_name, rows)
+            for table_name, rows in self.meta.tables.items()
+        }
 
     @property
     def label(self) -> str:
@@ -251,20 +256,34 @@ class Bundle:
             return rows
 
         try:
-            missing = TABLES[table].later_columns(pq.read_schema(self.path / name)) or ()
+            footer = self._footers[name]
+            missing = TABLES[table].later_columns(footer.schema.to_arrow_schema()) or ()
             later = {column.name: column for column in missing}
             # One column at least, which tells how many rows there are.
             there = [n for n in names if n not in later] or schema.names[:1]
             strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
-            with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
+            path = self.path / name
+            with pq.ParquetFile(path, metadata=footer, read_dictionary=strings) as file:
                 yield file, there, whole
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
 
     def _series(self, table: str, rank: int, names: Sequence[str]) -> pd.DataFrame:
-        arrow = self.arrow(table, rank, names).unify_dictionaries()
-        frame: pd.DataFrame = arrow.to_pandas(split_blocks=True, self_destruct=True)
+        small = self.meta.tables.get(table_file(table, rank), 0) <= _SMALL
+        if small:
+            arrow = self._small_columns(table, rank, names)
+        else:
+            arrow = self.arrow(table, rank, names).unify_dictionaries()
+        frame: pd.DataFrame = arrow.to_pandas(split_blocks=True, self_destruct=not small)
         return frame
+
+    def _small_columns(self, table: str, rank: int, names: Sequence[str]) -> pa.Table:
+        """Columns of a small table, which stay: several topics look at the steps."""
+        columns = self._small.setdefault((table, rank), {})
+        if unread := [name for name in names if name not in columns]:
+            arrow = self.arrow(table, rank, unread).unify_dictionaries().combine_chunks()
+            columns.update(zip(unread, arrow.columns, strict=True))
+        return pa.table([columns[name] for name in names], names=list(names))
 
     def _large_column(self, table: str, rank: int, name: str) -> Values | pd.Categorical:
         """One column that is there at least once, whose values are copied as they are read."""
@@ -279,8 +298,8 @@ class Bundle:
                 column.add(values)
         return column.filled()
 
-    def _check(self, name: str, rows: int) -> None:
-        """Refuses a table file that is not what meta.json promises."""
+    def _checked(self, name: str, rows: int) -> pq.FileMetaData:
+        """What the end of a table file says; refuses one that is not what meta.json promises."""
         path = self.path / name
         if not is_table_file(name):
             raise CommandError(f"{self.path / META_FILE} names {name!r:.80}, which is no table")
@@ -296,9 +315,30 @@ class Bundle:
             or TABLES[name.split("-rank")[0]].later_columns(schema) is None
         ):
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")
+        return metadata
 
 
 _OF_COMPILERS = {"cubins", "functions"}  # tables whose texts come from machine code
+
+
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """How a table is written: each time and launch number as what it adds to the one before it.
+
+    These hardly repeat, so that a dictionary of them is longer than they are.
+    """
+    rising = [field.name for field in schema if is_rising(field)]
+    return {
+        "compression": "zstd",
+        "use_dictionary": [name for name in schema.names if name not in rising],
+        "column_encoding": dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+    }
+
+
+def is_rising(field: pa.Field) -> bool:
+    """Whether a column counts up: a time, or the number of a launch."""
+    return field.type == pa.int64() and (
+        (field.name.endswith("_ns") and field.name not in DURATIONS) or field.name == "correlation"
+    )
 
 
 class TableFiles:
@@ -344,7 +384,7 @@ class TableFiles:
         if name not in self._open:
             # A writer that cannot be closed leaves a file open that it has opened itself.
             file = self._stack.enter_context(pa.OSFile(str(self._folder / name), "wb"))
-            writer = pq.ParquetWriter(file, schema, compression="zstd")
+            writer = pq.ParquetWriter(file, schema, **parquet_options(schema))
             self._open[name] = self._stack.enter_context(writer)
             self.rows[name] = 0
         if frame.empty:

@@ -15,7 +15,14 @@ import pyarrow.parquet as pq
 from spark_prof.errors import CommandError
 from spark_prof.files import replacing
 from spark_prof.traces.assemble import SALVAGED, absent_ranks, assemble, open_bundle
-from spark_prof.traces.bundle import META_FILE, Bundle, Meta, TableFiles, table_file
+from spark_prof.traces.bundle import (
+    META_FILE,
+    Bundle,
+    Meta,
+    TableFiles,
+    parquet_options,
+    table_file,
+)
 from spark_prof.traces.chunk_files import being_recorded, json_files
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.machine_code import copy_cubins
@@ -208,7 +215,7 @@ def _move(path: Path, shift: Shift) -> None:
     """Rewrites one table file, a row group at a time, whole or not at all."""
     with replacing(path) as temporary, pq.ParquetFile(path) as file:
         schema = file.schema_arrow
-        with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        with pq.ParquetWriter(temporary, schema, **parquet_options(schema)) as writer:
             for index in range(file.num_row_groups):
                 group = file.read_row_group(index)
                 writer.write_table(moved(group, shift).cast(schema))

@@ -52,6 +52,25 @@ def change(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
+def test_a_small_table_is_read_once(folder: Path) -> None:
+    bundle = Bundle(folder)
+    whole = bundle.frame("steps", 0)
+    (folder / STEPS).unlink()
+    columns = ["start_ns", "phase"]
+    pd.testing.assert_frame_equal(bundle.frame("steps", 0, columns), whole[columns])
+
+
+def test_times_are_written_as_what_they_add_to_the_one_before(folder: Path) -> None:
+    group = pq.read_metadata(folder / table_file("kernels", 0)).row_group(0)
+    encodings = {
+        group.column(at).path_in_schema: group.column(at).encodings
+        for at in range(group.num_columns)
+    }
+    for name in ("start_ns", "end_ns", "correlation"):
+        assert "DELTA_BINARY_PACKED" in encodings[name]
+    assert "RLE_DICTIONARY" in encodings["step"]
+
+
 @pytest.mark.parametrize("group", [1, 2, 3, 100])
 @pytest.mark.parametrize("wanted", [1, 2, 3, 4, 1000])
 def test_row_groups_that_are_spread_are_those_rows_of_the_table(
