@@ -21,6 +21,7 @@ from spark_prof.cores import cores
 from spark_prof.vocabulary import COPIES
 
 BLOCK = 1 << 17
+_SUMMED = 64  # blocks whose sums are held at a time
 _Result = TypeVar("_Result")
 
 
@@ -52,9 +53,11 @@ def sums_of_blocks(
 ) -> list[npt.NDArray[np.float64]]:
     """So many arrays of one length, each the sum of what a function returns of each slice."""
     totals = [np.zeros(length) for _ in range(count)]
-    # Added up in their order as they come, so that rounding is the same each time.
-    with ThreadPoolExecutor(cores()) as pool:
-        for sums in pool.map(sums_of, _blocks_of(rows)):
+    blocks = _blocks_of(rows)
+    # Added up in their order a few at a time, so that rounding is the same each time.
+    for at in range(0, len(blocks), _SUMMED):
+        pending = blocks[at : at + _SUMMED]
+        for sums in at_once(*(partial(sums_of, block) for block in pending)):
             for total, added in zip(totals, sums, strict=True):
                 total += added
     return totals
@@ -67,8 +70,22 @@ def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
     """
     if len(tasks) < 2:
         return [task() for task in tasks]
-    with ThreadPoolExecutor(cores()) as pool:
-        return list(pool.map(lambda task: task(), tasks))
+    results: list[Any] = [None] * len(tasks)
+    numbered = iter(enumerate(tasks))
+
+    def work() -> None:
+        # The next task is taken under the interpreter's lock.
+        for place, task in numbered:
+            results[place] = task()
+
+    # This thread works as well.
+    helpers = min(cores(), len(tasks)) - 1
+    with ThreadPoolExecutor(max(helpers, 1)) as pool:
+        futures = [pool.submit(work) for _ in range(helpers)]
+        work()
+    for future in futures:
+        future.result()
+    return results
 
 
 Integers = npt.NDArray[np.signedinteger[Any]]
