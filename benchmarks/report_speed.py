@@ -4,7 +4,8 @@ A bundle is one decode step of a real capture, repeated. Of the kind eager it wa
 deep out of its second layer. Of the kind compiled the same kernels come as torch.compile leaves
 them: only attention, KV write and experts know their layer, the rest is placed by its order, and
 every kernel has a launch of its own. Of the kind graphs it is a step of CUDA graphs as it was
-recorded. The floor is a fresh process that only reads the same columns with pyarrow.
+recorded. The floor is a fresh process that only reads the same columns with pyarrow. All of them
+find the bytecode of their modules, as an installed package has it.
 
 usage: python benchmarks/report_speed.py [--kind eager|compiled|graphs] [--capture BUNDLE]
        [--millions 1,2,4,8,10,16] [--runs 3] [--keep FOLDER]
@@ -64,12 +65,16 @@ def main() -> int:
     taken: dict[int, float] = {}
     failed = False
     with tempfile.TemporaryDirectory() as temporary:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = f"{temporary}/bytecode"
+        report = [sys.executable, "-m", "spark_prof.cli.main", "report"]
+        measure([*report, str(capture.path), "--format", "json"])  # writes it
         for millions in (int(size) for size in options.millions.split(",")):
             folder = (options.keep or Path(temporary)) / f"{millions}m-{options.kind}"
             if not folder.exists():
                 make_bundle(capture, folder, options.kind, millions * 10**6)
-            command = [sys.executable, "-m", "spark_prof.cli.main", "report", str(folder)]
-            seconds, busy, memory = median_of(options.runs, [*command, "--format", "json"])
+            command = [*report, str(folder), "--format", "json"]
+            seconds, busy, memory = median_of(options.runs, command)
             kernels = folder / table_file("kernels", 0)
             floor, _, _ = median_of(options.runs, [sys.executable, "-c", FLOOR, str(kernels)])
             rows = Bundle(folder).meta.tables[kernels.name]

@@ -117,7 +117,8 @@ class RecordedReport(LazyReport):
     def run(self) -> RecordingSetup:
         """What was recorded, and with what."""
         run = self._run
-        return replace(run, swaps=swaps_of(self.facts.bundle, self.facts.rank, self.kernels))
+        swaps = swaps_of(self.facts.bundle, self.facts.rank, lambda: self.kernels)
+        return replace(run, swaps=swaps)
 
     @cached_property
     def gpu(self) -> RecordedGpu:

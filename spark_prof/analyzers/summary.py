@@ -147,11 +147,18 @@ class CheckedReport(LazyReport):
     A topic is checked when it is first read, and no other topic for its sake.
     """
 
-    figures: Figures
+    def __init__(self, figures: Figures | RecordedReport) -> None:
+        super().__init__(figures.report if isinstance(figures, Figures) else figures)
+        vars(self).update(_figures=figures)
 
-    def __init__(self, figures: Figures) -> None:
-        super().__init__(figures.report)
-        vars(self).update(figures=figures)
+    @cached_property
+    def figures(self) -> Figures:
+        """What the checks look at: of a recording its sums, which the first check makes."""
+        recorded: Figures | RecordedReport = vars(self)["_figures"]
+        if isinstance(recorded, Figures):
+            return recorded
+        facts = recorded.facts
+        return Figures(recorded, facts.placed, facts.all_layers, counted=facts.kernels_of_steps)
 
     @cached_property
     def accounts(self) -> tuple[StepAccount, ...]:
@@ -294,7 +301,7 @@ def summary_of(
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.label} has no step of rank {rank}; record again")
     facts = RecordedFacts(bundle, rank, batch, log, measured, results)
-    report: Report = _checked(RecordedReport(facts))
+    report: Report = CheckedReport(RecordedReport(facts))
     headline = report.steps.headline_and_screen
     if (
         batch is None
@@ -303,12 +310,5 @@ def summary_of(
         and report.steps.batches[1:]
     ):
         of_size = replace(facts, batch=headline.screen.batch, results=(), every_batch=facts)
-        report = OneBatchReport(report, _checked(RecordedReport(of_size, report)))
+        report = OneBatchReport(report, CheckedReport(RecordedReport(of_size, report)))
     return ReportWithRows(report, facts)
-
-
-def _checked(report: RecordedReport) -> CheckedReport:
-    facts = report.facts
-    return CheckedReport(
-        Figures(report, facts.placed, facts.all_layers, counted=facts.kernels_of_steps)
-    )

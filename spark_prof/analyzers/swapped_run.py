@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.lookup import mapping_in
@@ -16,13 +16,15 @@ EXTENSION = "spark_prof."
 """What the name of this package's extension of vLLM's worker begins with."""
 
 
-def swaps_of(bundle: Bundle, rank: int, kernels: Sequence[KernelRow]) -> tuple[SwappedSlot, ...]:
+def swaps_of(
+    bundle: Bundle, rank: int, kernels: Callable[[], Sequence[KernelRow]]
+) -> tuple[SwappedSlot, ...]:
     """The swapped slots of a rank; none where vLLM's own kernels ran.
 
-    [slot.kernel for slot in swaps_of(bundle, 0, kernels)] == ["mxfp4", "spark_prof"]
+    [slot.kernel for slot in swaps_of(bundle, 0, lambda: kernels)] == ["mxfp4", "spark_prof"]
 
     Args:
-        kernels: that ran, for recordings of engines of `spark-prof ab` that tell no swaps.
+        kernels: gives those that ran, of recordings of `spark-prof ab` that tell no swaps.
     """
     recorded_slots = swapped_slots(swapped_places(bundle, rank))
     facts = bundle.facts(rank)
@@ -31,7 +33,7 @@ def swaps_of(bundle: Bundle, rank: int, kernels: Sequence[KernelRow]) -> tuple[S
     parallel = mapping_in(mapping_in(facts, "engine_config"), "parallel_config")
     if not str(parallel.get("worker_extension_cls") or "").startswith(EXTENSION):
         return ()
-    swapped = [row.component for row in kernels if re.search(OWN_KERNELS, row.name)]
+    swapped = [row.component for row in kernels() if re.search(OWN_KERNELS, row.name)]
     slots = dict.fromkeys(filter(None, map(slot_of, swapped)))
     return tuple(SwappedSlot(slot, "", 0) for slot in slots)
 

@@ -7,13 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spark_prof.analyzers.comparing.comparison import ComparedRecording
-from spark_prof.analyzers.recorded_run import device_of
-from spark_prof.analyzers.summary import summary_of
-from spark_prof.analyzers.views.layer_cells import columns_of
-from spark_prof.analyzers.views.waterfall import whole
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
@@ -32,6 +27,9 @@ from spark_prof.traces.resolve import (
     resolve,
 )
 
+if TYPE_CHECKING:
+    from spark_prof.analyzers.comparing.comparison import ComparedRecording
+
 
 def ceilings_for(
     bundle: Bundle, rank: int | None, file: Path | None = None
@@ -40,6 +38,8 @@ def ceilings_for(
 
     The rank is the lowest one if None; the file the latest one on this machine if nobody named one.
     """
+    from spark_prof.analyzers.recorded_run import device_of
+
     if rank is None:
         rank = bundle.ranks[0] if bundle.ranks else 0
     return measured_for(device_of(bundle.facts(rank))[0], file)
@@ -78,6 +78,11 @@ def opened(source: str | Source) -> Iterator[Bundle]:
 
 def read_side(source: str | Source, rank: int | None = None) -> ComparedRecording:
     """One side of a comparison: a bundle, a trace, or the URL of one."""
+    from spark_prof.analyzers.comparing.comparison import ComparedRecording
+    from spark_prof.analyzers.summary import summary_of
+    from spark_prof.analyzers.views.layer_cells import columns_of
+    from spark_prof.analyzers.views.waterfall import whole
+
     with opened(source) as bundle:
         rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
         summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -17,6 +18,7 @@ from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.render.limits import bounded
 from spark_prof.dashboards.render.terminal import draw
+from spark_prof.dashboards.report_verdict import verdict_of
 from spark_prof.dashboards.section import DocumentBounds, group_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
@@ -28,10 +30,10 @@ SEVERAL_BATCHES = DATA / "compare-h100" / "gpt-graph"
 TOPICS = {
     name for name, value in vars(RecordedReport).items() if isinstance(value, cached_property)
 }
-ALWAYS = {"run", "_run", "kernels", "steps"}
+ALWAYS = {"run", "_run", "steps"}
 """What the title needs, and which batch size a screen is of."""
 
-ROOFLINE = {"roofline", "gpu", "counters", "accounts", "typical", "conversions"}
+ROOFLINE = {"roofline", "gpu", "counters", "accounts", "typical", "conversions", "kernels"}
 """A roofline is checked against the waterfall, which has all these."""
 
 
@@ -62,16 +64,16 @@ def test_every_topic_is_computed_somewhere() -> None:
 @each_row(
     ("section", "topics"),
     [
-        ("conversions", {"conversions"}),
+        ("conversions", {"conversions", "kernels"}),
         ("ranks", {"ranks", "_collectives"}),
         ("clients", {"clients", "overhead", "wall_us"}),
         ("modules", {"modules", *ROOFLINE}),  # which tells the format of packed weights
-        ("kernels", {"accounts"}),
+        ("kernels", {"kernels", "accounts"}),
         ("copies", {"copies", "accounts"}),
         ("books", {"accounts", "wall_us"}),
-        ("audit", {"audit"}),
+        ("audit", {"audit", "kernels"}),
         ("shapes", {"shapes", "counters"}),
-        ("coverage", {"coverage", "accounts", "gpu"}),
+        ("coverage", {"coverage", "kernels", "accounts", "gpu"}),
         ("roofline", ROOFLINE),
     ],
 )
@@ -98,7 +100,23 @@ def test_a_report_of_conversions_computes_neither_ranks_nor_rooflines_nor_client
     with computed(monkeypatch) as names:
         drawn = render_report(summary_of(Bundle(EAGER)).report, layout)
     assert "Format conversions" in drawn
-    assert names == {"conversions", *ALWAYS}
+    assert names == {"conversions", "kernels", *ALWAYS}
+
+
+def test_json_of_a_section_computes_its_topic_and_what_the_verdict_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = json.loads(render_report(summary_of(Bundle(EAGER)).report, Layout("json")))
+    with computed(monkeypatch) as of_verdict:
+        verdict_of(summary_of(Bundle(EAGER)).report)
+    assert not of_verdict & {"memory", "prefill", "clients"}
+    for section, topics in (("memory", {"memory"}), ("time", {"wall_us", "ahead_us"})):
+        layout = Layout("json", bounds=DocumentBounds(sections=(section,)))
+        with computed(monkeypatch) as names:
+            drawn = json.loads(render_report(summary_of(Bundle(EAGER)).report, layout))
+        assert names == of_verdict | topics
+        assert drawn.keys() == {"schema", "verdict", section, "left_out"}
+        assert all(drawn[key] == whole[key] for key in drawn if key != "left_out")
 
 
 def test_a_section_alone_is_what_the_whole_report_has() -> None:

@@ -65,7 +65,7 @@ def render_report(report: Report, layout: Layout, *, whole: bool = False) -> str
             return outline.outline(report, layer_columns=columns, only=layout.bounds.sections)
         return short_report(report)
 
-    record = partial(json_report.record_of, report)
+    record = partial(json_report.record_of, report, layout.bounds.sections)
     figures = partial(outline.figures, report, layout.bounds.sections)
     return draw(document, record, layout, figures)
 

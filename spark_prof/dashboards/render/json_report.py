@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -34,7 +34,7 @@ from spark_prof.analyzers.speculation.speculation_rows import (
 from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.analyzers.step_time import StepAccount, StepSums
 from spark_prof.analyzers.token_time import TokenTime
-from spark_prof.dashboards.render.limits import bounded_record
+from spark_prof.dashboards.render.limits import bounded_record, keys_of
 from spark_prof.dashboards.report_verdict import verdict_of
 from spark_prof.dashboards.section import WHOLE, DocumentBounds
 
@@ -75,20 +75,27 @@ _KEYS = (
 """What a report's JSON has after its schema: its parts, and those that are made here."""
 
 
-def record_of(report: Report) -> dict[str, Any]:
-    """What the report's JSON has."""
-    derived = {
-        "steps": {
+def record_of(report: Report, only: Collection[str] = ()) -> dict[str, Any]:
+    """What the report's JSON has.
+
+    Args:
+        only: the sections that will be written: no other part is computed, unless one of them is
+            not there. None for all.
+    """
+    derived: Mapping[str, Callable[[], Any]] = {
+        "steps": lambda: {
             name: dict(_NO_SPREAD) if name.endswith("_us") and value is None else value
             for name, value in _plain(report.steps).items()
         },
-        "time": _time(report),
-        "books": [{"phase": row.phase} | _plain(row.sums) for row in report.summed_steps],
-        "tokens": [_typical(row) for row in report.typical_steps],
-        "client_tokens": beside_clients(report.typical_steps, report.clients),
-        "known_issues": report.audit.known_issues if report.audit else (),
+        "time": lambda: _time(report),
+        "books": lambda: [{"phase": row.phase} | _plain(row.sums) for row in report.summed_steps],
+        "tokens": lambda: [_typical(row) for row in report.typical_steps],
+        "client_tokens": lambda: beside_clients(report.typical_steps, report.clients),
+        "known_issues": lambda: report.audit.known_issues if report.audit else (),
     }
-    parts = {key: derived[key] if key in derived else getattr(report, key) for key in _KEYS}
+    chosen = keys_of(only)
+    names = [key for key in _KEYS if key in chosen] if only and chosen <= {*_KEYS} else _KEYS
+    parts = {key: derived[key]() if key in derived else getattr(report, key) for key in names}
     return {"schema": SCHEMA, "verdict": verdict_of(report), **parts}
 
 

@@ -41,6 +41,11 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 """The keys of JSON that hold a section which is called otherwise there."""
 
 
+def keys_of(sections: Collection[str]) -> set[str]:
+    """The keys of JSON that hold these sections."""
+    return {key for name in sections for key in _KEYS.get(name, (name,))}
+
+
 def bounded(document: Document, bounds: DocumentBounds) -> Document:
     """The document with the sections that are wanted, and so many rows of each.
 
@@ -76,7 +81,7 @@ def bounded_record(record: Any, bounds: DocumentBounds) -> Any:
         parts = [key for key in record if isinstance(record[key], dict | list | None)]
         aliases = [alias for alias, keys in _KEYS.items() if keys[0] in parts]
         _check_sections(bounds.sections, [*parts, *aliases])
-        chosen_keys = {key for name in bounds.sections for key in (name, *_KEYS.get(name, ()))}
+        chosen_keys = keys_of(bounds.sections) | {*bounds.sections}
         record = {key: record[key] for key in record if key in chosen_keys or key not in parts}
     count_key = "rows_left_out" if "left_out" in record else "left_out"
     return {**_first(record, bounds.limit, "", left_out), count_key: dict(left_out)}
