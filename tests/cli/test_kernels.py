@@ -196,8 +196,11 @@ def test_bad_input_is_one_line(refuses: Refuses) -> None:
         (["list", "-o", "x.pdf"], "x.pdf"),
         (["list", "-o", "nosuch/x.md"], "does not exist"),
         (["list", "--format", "pdf"], "pdf"),
-        (["check", "qkv"], "did you mean qkv-w4a16 or qkv-fp8 or qkv-int4 or qkv-w16a16?"),
-        (["check", "qkv-w4a8"], "did you mean qkv-w4a16?"),
+        (
+            ["check", "qkv"],
+            "did you mean qkv-w4a16 or qkv-fp8 or qkv-int4 or qkv-w16a16 or qkv-w4a4?",
+        ),
+        (["check", "qkv-w4a61"], "did you mean qkv-w4a16?"),
         (["check", "qkv-w4a16", "o-w4a16"], "o-w4a16"),
         (["check", "--device", "tpu"], "tpu"),
         (["check", "x" * 300], "known are"),

@@ -17,6 +17,7 @@ import torch
 from spark_prof.kernels import (
     attention,
     dense,
+    dense_w4a4,
     moe,
     normed_experts,
     normed_linear,
@@ -30,6 +31,7 @@ from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.check.normed_mlp_cases import NormedMlpCase
+from spark_prof.kernels.check.w4a4_cases import W4a4Case
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -386,6 +388,51 @@ MUTANTS = [
     ),
     Mutant("the softmax of all", "choice.cuh", r"if \(renormalize\)", "if (false)"),
     Mutant("each choice the first", "choice.cuh", r"\+ choice_of\[\w+(\.x)?\]\[user\]", ""),
+    Mutant(
+        "rows' scales swapped",
+        "dense_w4a4.cu",
+        r"unit\.scales\.y : unit\.scales\.x",
+        "unit.scales.x : unit.scales.y",
+    ),
+    Mutant("the first tile's scales for both", "dense_w4a4.cu", r"<1, 1>", "<0, 1>"),
+    Mutant("the next tile's scales of tokens", "dense_w4a4.cu", r"<0, 0>", "<0, 1>"),
+    Mutant("scales of tokens for one tile", "dense_w4a4.cu", r"\(member & 1\) \* 4", "0"),
+    Mutant("halves of a tile swapped", "dense_w4a4.cu", r"codes\.x, codes\.y", "codes.y, codes.x"),
+    Mutant("another unit's scales", "dense_w4a4.cu", r"\+ 8 \* index\)", "+ 8 * (index & ~1))"),
+    Mutant("the first tokens for all", "dense_w4a4.cu", r"x \+ 8 \* tile \* X_ROW", "x"),
+    Mutant("no unit behind the ring", "dense_w4a4.cu", r"if \(next < UNITS\)", "if (false)"),
+    Mutant("no scale of rows", "dense_w4a4.cu", r"sum \* row_scale\[row\]", "sum"),
+    Mutant("no bias", "dense_w4a4.cu", r"bf16_to_float\(bias\[row\]\)", "0.f"),
+    Mutant("a warp's sums left out", "dense_w4a4.cu", r"part < SPLIT;", "part < SPLIT - 1;"),
+    Mutant("no barrier", "dense_w4a4.cu", r"sync_block\(\);", "", "a race"),
+    Mutant("stores beyond", "dense_w4a4.cu", r"row >= rows \|\| token >= tokens", "false", OUTSIDE),
+    Mutant("too early", "dense_w4a4.cu", r"wait_for_previous_kernel\(\);", "", "never waits"),
+    Mutant(
+        "half a block's maximum",
+        "quantize_fp4.cu",
+        r"fmaxf\(largest, shuffle_xor\(largest, 1u\)\)",
+        "largest",
+    ),
+    Mutant("a maximum with its sign", "quantize_fp4.cu", r"fabsf\(values\[k\]\)", "values[k]"),
+    Mutant("5 as the largest code", "quantize_fp4.cu", r"largest / 6\.f", "largest / 5.f"),
+    Mutant(
+        "a scale not rounded", "quantize_fp4.cu", r"e4m3_to_float\(scale\) / above", "largest / 6.f"
+    ),
+    Mutant(
+        "neighbours swapped",
+        "quantize_fp4.cu",
+        r"\(values\[k\], values\[k \+ 1\]\)",
+        "(values[k + 1], values[k])",
+    ),
+    Mutant(
+        "members and halves swapped",
+        "quantize_fp4.cu",
+        r"member \* 4 \+ tile \* 2 \+ half",
+        "member * 4 + half * 2 + tile",
+    ),
+    Mutant("one scale for two blocks", "quantize_fp4.cu", r"eight / 2\]", "eight / 4 * 2]"),
+    Mutant("columns beyond the last", "quantize_fp4.cu", r"8 \* eight < COLUMNS && ", "", OUTSIDE),
+    Mutant("tokens beyond the last", "quantize_fp4.cu", r" && token < tokens", "", OUTSIDE),
 ]
 
 
@@ -394,6 +441,9 @@ ATTENTION = ("attention.cu", "heads.cuh", "cached.cuh")
 
 def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
+    if file in ("dense_w4a4.cu", "quantize_fp4.cu"):
+        case = DenseCase(kind, (40, 3216), 11, bias=True)
+        return said(W4a4Case(case), dense_w4a4.build)
     if file == "norm.cu":
         return said(NormedCase(kind, (32, 512), 9, bias=True, epsilon=0.5), normed_linear.build)
     if file in ATTENTION:
@@ -437,7 +487,7 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = folder / code.source
         launch(replace(code, source=str(source)) if source.is_file() else code, *arguments, **named)
 
-    for module in (attention, dense, moe, normed_experts, normed_linear, routing):
+    for module in (attention, dense, dense_w4a4, moe, normed_experts, normed_linear, routing):
         monkeypatch.setattr(module, "launch", changed)
 
 
