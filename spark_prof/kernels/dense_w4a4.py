@@ -38,6 +38,7 @@ LISTED = (
         "bytes": "N K w + 4 N + 2 M (N + K)",
         "tolerance": "each element within c 2^-8 sum|x||w| of x as rounded, c = 1 + K 2^-15",
         "check": "w4a4",
+        "bench": True,
         "tokens": (1, 32),
         "targets": ("sm_120f", "sm_121a"),
     },

@@ -65,7 +65,8 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     @property
     def race(self) -> str:
         """Among whom it is timed; empty where it has no peers."""
-        return {"matrix": "dense", "experts": "moe"}.get(self.layer, "")
+        races = {"matrix": "dense", "quantized matrix": "dense", "experts": "moe"}
+        return races.get(self.layer, "")
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function of its module."""
