@@ -56,7 +56,7 @@ def figures(report: Report) -> dict[str, object]:
     return told
 
 
-@each_row("seed", range(8))
+@each_row("seed", range(2))
 def test_a_report_is_that_of_the_kernels_without_their_waiting(seed: int, tmp_path: Path) -> None:
     early = started_early(with_experts(stock()), random.Random(seed))
     found = summarize(record(tmp_path / "early", early))
@@ -80,7 +80,7 @@ def test_a_report_is_that_of_the_kernels_without_their_waiting(seed: int, tmp_pa
     assert not any("dependent launch" in note for note in wanted.notes)
 
 
-@each_row("seed", range(6))
+@each_row("seed", range(2))
 def test_parts_of_a_gain_add_up_where_kernels_of_both_sides_wait(seed: int, tmp_path: Path) -> None:
     chosen = random.Random(seed)
     a = started_early(stock(), chosen) if seed % 2 else stock()
