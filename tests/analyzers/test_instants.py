@@ -131,3 +131,8 @@ def test_of_two_that_start_together_the_longer_one_waits(written: list[int]) -> 
     )
     found = with_own_starts(rows.iloc[written].reset_index(drop=True)).set_index("row")
     assert found["start_ns"].to_dict() == {0: 0, 1: 10, 2: 20}
+
+
+def test_no_windows() -> None:
+    found = charges([(0, 10, 0, True)], [])
+    assert found.kernel_time.shape == (0, KINDS)

@@ -49,16 +49,11 @@ def figures(report: Report) -> dict[str, float]:
 
 
 def patterns() -> dict[str, list[Planted]]:
-    """Ten ways in which drafts are accepted: tokens a step gives a sequence."""
+    """Ways in which drafts are accepted: tokens a step gives a sequence."""
     accepted = {
         "none": [1] * 24,
-        "all": [4] * 24,
-        "under a half": [1] * 20 + [4] * 9,
         "over a half": [1] * 9 + [4] * 20,
         "in turns": [1, 5] * 12,
-        "once": [1] * 23 + [8],
-        "rising": [1 + n // 8 for n in range(32)],
-        "falling": [4 - n // 8 for n in range(32)],
         "spread": [1, 2, 3, 4, 2, 1, 1, 3] * 4,
     }
     found = {

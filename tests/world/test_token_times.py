@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_prof.analyzers.token_time import FEWEST_TIMED, TokenTime, headline_of, token_times
 
-MANY = settings(max_examples=25 * settings().max_examples)
+MANY = settings(max_examples=12 * settings().max_examples)
 
 
 class StepRow(NamedTuple):
