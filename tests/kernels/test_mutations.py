@@ -18,6 +18,7 @@ import torch
 from spark_prof.kernels import (
     attention,
     dense,
+    dense_w4a4,
     moe,
     normed_experts,
     normed_linear,
@@ -31,6 +32,7 @@ from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.check.normed_mlp_cases import NormedMlpCase
+from spark_prof.kernels.check.w4a4_cases import W4a4Case
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -311,11 +313,40 @@ MUTANTS = [
            OUTSIDE),
     Mutant("the softmax of all", "choice.cuh", r"if \(renormalize\)", "if (false)"),
     Mutant("each choice the first", "choice.cuh", r"\+ choice_of\[\w+(\.x)?\]\[user\]", ""),
+    Mutant("rows' scales swapped", "dense_w4a4.cu", r"unit\.scales\.y : unit\.scales\.x",
+           "unit.scales.x : unit.scales.y"),
+    Mutant("the first tile's scales for both", "dense_w4a4.cu", r"<1, 1>", "<0, 1>"),
+    Mutant("the next tile's scales of tokens", "dense_w4a4.cu", r"<0, 0>", "<0, 1>"),
+    Mutant("scales of tokens for one tile", "dense_w4a4.cu", r"\(member & 1\) \* 4", "0"),
+    Mutant("halves of a tile swapped", "dense_w4a4.cu", r"codes\.x, codes\.y", "codes.y, codes.x"),
+    Mutant("another unit's scales", "dense_w4a4.cu", r"\+ 8 \* index\)", "+ 8 * (index & ~1))"),
+    Mutant("the first tokens for all", "dense_w4a4.cu", r"x \+ 8 \* tile \* X_ROW", "x"),
+    Mutant("no unit behind the ring", "dense_w4a4.cu", r"if \(next < UNITS\)", "if (false)"),
+    Mutant("no scale of rows", "dense_w4a4.cu", r"sum \* row_scale\[row\]", "sum"),
+    Mutant("no bias", "dense_w4a4.cu", r"bf16_to_float\(bias\[row\]\)", "0.f"),
+    Mutant("a warp's sums left out", "dense_w4a4.cu", r"part < SPLIT;", "part < SPLIT - 1;"),
+    Mutant("no barrier", "dense_w4a4.cu", r"sync_block\(\);", "", "a race"),
+    Mutant("stores beyond", "dense_w4a4.cu", r"row >= rows \|\| token >= tokens", "false", OUTSIDE),
+    Mutant("too early", "dense_w4a4.cu", r"wait_for_previous_kernel\(\);", "", "never waits"),
+    Mutant("half a block's maximum", "quantize_fp4.cu",
+           r"fmaxf\(largest, shuffle_xor\(largest, 1u\)\)", "largest"),
+    Mutant("a maximum with its sign", "quantize_fp4.cu", r"fabsf\(values\[k\]\)", "values[k]"),
+    Mutant("5 as the largest code", "quantize_fp4.cu", r"largest / 6\.f", "largest / 5.f"),
+    Mutant("a scale not rounded", "quantize_fp4.cu", r"e4m3_to_float\(scale\) / above",
+           "largest / 6.f"),
+    Mutant("neighbours swapped", "quantize_fp4.cu", r"\(values\[k\], values\[k \+ 1\]\)",
+           "(values[k + 1], values[k])"),
+    Mutant("members and halves swapped", "quantize_fp4.cu",
+           r"member \* 4 \+ tile \* 2 \+ half", "member * 4 + half * 2 + tile"),
+    Mutant("one scale for two blocks", "quantize_fp4.cu", r"eight / 2\]", "eight / 4 * 2]"),
+    Mutant("columns beyond the last", "quantize_fp4.cu", r"8 \* eight < COLUMNS && ", "", OUTSIDE),
+    Mutant("tokens beyond the last", "quantize_fp4.cu", r" && token < tokens", "", OUTSIDE),
 ]  # fmt: skip
 
 
 ATTENTION = ("attention.cu", "heads.cuh", "cached.cuh")
 ROUTING = ("router.cu", "choice.cuh")
+FP4 = ("dense_w4a4.cu", "quantize_fp4.cu")
 
 
 def gate(
@@ -334,6 +365,9 @@ def cases_of(
     if file == "norm.cu":
         normed = NormedCase(kind, (32, 512), 9, bias=True, epsilon=0.5)
         yield "normed", partial(said, normed, normed_linear.build)
+    elif file in FP4:
+        case = DenseCase(kind, (40, 3216), 11, bias=True)
+        yield "matrix", partial(said, W4a4Case(case), dense_w4a4.build)
     elif file in ATTENTION:
         attended = AttentionCase(4, 1, 64, (330, 20), 310, sinks=True, normed=True)
         attended = replace(attended, fp8=kind == "fp8")
@@ -377,7 +411,7 @@ def launched_from(folder: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> N
         source = folder / code.source
         launch(replace(code, source=str(source)) if source.is_file() else code, *arguments, **named)
 
-    for module in (attention, dense, moe, normed_experts, normed_linear, routing):
+    for module in (attention, dense, dense_w4a4, moe, normed_experts, normed_linear, routing):
         monkeypatch.setattr(module, "launch", changed)
     if file not in ROUTING:
         flags = tuple("-O0" if flag == "-O1" else flag for flag in emulator._FLAGS)
