@@ -112,7 +112,6 @@ def test_answers_are_small_of_every_kind_of_recording(recording: str, desk: Desk
 
 
 PAIRS = [
-    ("code-h100/dense-bf16", "code-h100/dense-awq"),
     ("compare-h100/gpt-graph", "compare-h100/qwen-graph"),
     ("kineto/gpt-oss-eager.json.gz", "kineto/gpt-oss-graphs"),
 ]
