@@ -62,7 +62,7 @@ def test_names_the_model_and_can_be_written_to_a_file(renderer: str, sample: str
 def test_html_has_the_whole_names_of_what_is_called_by_short_ones(sample: str) -> None:
     report = SAMPLES[sample]
     page = RENDERERS["html"](report)
-    names = {row.name for row in (*report.conversions.charged, *report.kernels[:10])}
+    names = {row.name for row in (*report.conversions.attributed, *report.kernels[:10])}
     assert names
     for name in names:
         assert f"<code>{_AS_WRITTEN['html'](name)}</code>" in page
