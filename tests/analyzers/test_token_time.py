@@ -131,12 +131,6 @@ def test_all_steps_that_decode_over_their_tokens(tmp_path: Path, name: str) -> N
             assert f"{microseconds(alone)} when no prompt is read beside it" in text
 
 
-def test_parts_add_up_to_the_token_that_is_told(tmp_path: Path) -> None:
-    for number, steps in enumerate(loads().values()):
-        found = waterfall_of(recorded(tmp_path / str(number), steps))
-        assert sum(part.us for part in found.parts) == pytest.approx(found.us)
-
-
 TWO_SIZES = [Planted(1, 500, 1)] * 30 + [Planted(8, 800, 8)] * 40
 
 

@@ -104,20 +104,15 @@ def test_no_hostile_recording_is_printed_as_a_command(eager: Report) -> None:
         record = json.loads(render_report(report, Layout("json")))
         found = list(in_json(record["findings"], ("command", "verify")))
         assert not [line for line in found if MARK in line or not line.isprintable()], words
+        answer = answer_text(ToolAnswer({}, ToolCall("findings", {}, ""), record["findings"]))
+        assert answer.isprintable()
+        found = list(in_json(json.loads(answer), ("command", "verify")))
+        assert not [line for line in found if MARK in line], words
         told = list(in_json(record["findings"], ("recorded_as",)))
         assert all(line.isprintable() for line in told), words
         shown += any(MARK in line for line in told)
     # Engines that `ab` starts without what is hostile about them have nothing to be shown.
     assert shown == len(COMMANDS)
-
-
-def test_no_hostile_recording_is_an_agents_command(eager: Report) -> None:
-    for words in COMMANDS:
-        record = json.loads(render_report(planted(eager, words), Layout("json")))
-        answer = answer_text(ToolAnswer({}, ToolCall("findings", {}, ""), record["findings"]))
-        assert answer.isprintable()
-        found = in_json(json.loads(answer), ("command", "verify"))
-        assert not [line for line in found if MARK in line], words
 
 
 def test_what_is_not_let_through_is_shown_and_marked(eager: Report) -> None:

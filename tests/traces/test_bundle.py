@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,15 @@ DATA = Path(__file__).parents[1] / "data"
 STEPS = table_file("steps", 0)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recorded = Recorded({0: [eager_decode()]}, facts={"vllm": "0.32.0"})
+    return recorded.assemble(tmp_path_factory.mktemp("whole") / "b").path
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    Recorded({0: [eager_decode()]}, facts={"vllm": "0.32.0"}).assemble(tmp_path / "b")
-    return tmp_path / "b"
+def folder(tmp_path: Path, whole: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "b"))
 
 
 def refused(folder: Path) -> str:
