@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from io import BytesIO
 from itertools import combinations
 from pathlib import Path
@@ -23,12 +22,10 @@ DATA = Path(__file__).parents[1] / "data"
 CODE = DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"
 SOURCES = (CODE, DATA / "h100-gpt-oss-20b-mxfp4-eager", DATA / "kineto" / "qwen3-eager.json.gz")
 
-report_of = cache(spark_prof.report)
-
 
 @each_row("source", SOURCES)
 def test_every_text_is_one_of_the_report(source: Path) -> None:
-    report = report_of(source)
+    report = spark_prof.report(source)
     card = card_of(short_report(report))
     shown = " ".join(render_report(report, Layout("text", width=400)).split())
     missing = [
@@ -51,7 +48,7 @@ def size(card: Card) -> tuple[int, int]:
 
 
 def test_a_card_is_a_picture_whatever_is_written_on_it() -> None:
-    card = card_of(short_report(report_of(CODE)))
+    card = card_of(short_report(spark_prof.report(CODE)))
     long = "名前\n<script>" * 400
     hostile = replace(
         card,
@@ -78,7 +75,7 @@ def test_no_text_of_a_card_runs_over_another_or_out_of_it(monkeypatch: pytest.Mo
         plain(this, place, line, fill, font)
 
     monkeypatch.setattr(draw, "text", text)
-    card = card_of(short_report(report_of(CODE)))
+    card = card_of(short_report(spark_prof.report(CODE)))
     long = "a word " * 400
     card = replace(card, title=long, run=long, verdict=(long,) * 5, caveats=(long,) * 9)
     card_png.card_png(card)

@@ -161,7 +161,7 @@ def test_machine_code_is_the_same_within_a_family(module: str, tmp_path: Path) -
         assert (first.instructions, first.registers) == (other.instructions, other.registers)
 
 
-EACH = 8
+EACH = 16
 """One of so many measured configurations is looked at, as all of them take a minute."""
 
 
