@@ -82,7 +82,7 @@ def some_windows(chosen: random.Random) -> list[Span]:
 
 @each_row("origin", [0, FAR])
 @each_row("seed", range(60))
-def test_every_nanosecond_is_charged(seed: int, origin: int) -> None:
+def test_every_nanosecond_is_attributed(seed: int, origin: int) -> None:
     chosen = random.Random(seed)
     rows, windows = some_rows(chosen, 4 if seed % 3 else 40), some_windows(chosen)
     assert_same(charges(rows, windows, origin), by_moment(rows, windows))
