@@ -82,7 +82,7 @@ def some_windows(chosen: random.Random) -> list[Span]:
 
 @each_row("origin", [0, FAR])
 @each_row("seed", range(60))
-def test_every_nanosecond_is_charged(seed: int, origin: int) -> None:
+def test_every_nanosecond_is_attributed(seed: int, origin: int) -> None:
     chosen = random.Random(seed)
     rows, windows = some_rows(chosen, 4 if seed % 3 else 40), some_windows(chosen)
     assert_same(charges(rows, windows, origin), by_moment(rows, windows))
@@ -131,3 +131,8 @@ def test_of_two_that_start_together_the_longer_one_waits(written: list[int]) -> 
     )
     found = with_own_starts(rows.iloc[written].reset_index(drop=True)).set_index("row")
     assert found["start_ns"].to_dict() == {0: 0, 1: 10, 2: 20}
+
+
+def test_no_windows() -> None:
+    found = charges([(0, 10, 0, True)], [])
+    assert found.kernel_time.shape == (0, KINDS)

@@ -87,7 +87,7 @@ def test_every_table_has_its_columns(folder: Path, table: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda path: path.unlink(), "missing"),
+        (lambda path: path.unlink(), "missing; copy it again"),
         (lambda path: path.write_bytes(path.read_bytes()[:-20]), "truncated or damaged"),
         (lambda path: path.write_bytes(b""), "truncated or damaged"),
         (lambda path: path.write_bytes(b"PAR1" * 100), "truncated or damaged"),
