@@ -287,7 +287,9 @@ class Bundle:
         try:
             metadata = pq.read_metadata(path)
         except FileNotFoundError as error:
-            raise CommandError(f"{self.label} is incomplete: {name} is missing") from error
+            raise CommandError(
+                f"{self.label} is incomplete: {name} is missing; copy it again"
+            ) from error
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{path} is truncated or damaged; record again") from error
         schema = metadata.schema.to_arrow_schema()
