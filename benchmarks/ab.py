@@ -37,6 +37,7 @@ EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o",
 EVERY_LAYER = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "lm_head"))
 HYBRID = f"{EVERY},mlp=spark_prof!"
 """Of models with Mamba or GDN layers and shared experts: no engine's time was measured."""
+BLOCKS = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "mlp", "lm_head"))
 TRITON_GDN = ("--additional-config", '{"gdn_prefill_backend": "triton"}')
 """Prompts by Triton's gated delta rule, which needs no FlashInfer."""
 NGRAMS = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
@@ -126,6 +127,11 @@ CASES = {
     "nemotron-3-nano-fp8": Case("nemotron-3-nano-fp8", HYBRID, ((1, 1.35), (8, 1.3))),
     "qwen3-next-80b-a3b-nvfp4": Case(
         "qwen3-next-80b-a3b-nvfp4", HYBRID, ((1, 1.35), (8, 1.3)), layers=12, engine=TRITON_GDN
+    ),
+    # Norm, router and experts as one: attention of these is vLLM's own.
+    "deepseek-v2-lite-layer": Case("deepseek-v2-lite", BLOCKS, ((1, 1.35), (8, 1.3))),
+    "qwen3-next-80b-a3b-nvfp4-layer": Case(
+        "qwen3-next-80b-a3b-nvfp4", BLOCKS, ((1, 1.35), (8, 1.3)), layers=12, engine=TRITON_GDN
     ),
     "doubled-scale": faulty("doubled_scale", ends=1),
     "swapped-expert": faulty("swapped_expert", ends=1),

@@ -1,5 +1,8 @@
 """How long the explorer takes in a real Chromium: until it answers clicks, and for each click.
 
+Of every page its opening and what a person clicks there are measured, beside a click on the button
+of an empty app.
+
 Each bundle is opened as a person does, with `spark-prof explore` and a browser that has seen none
 of it. It answers clicks once a bar of its waterfall can be clicked and its first finding is drawn.
 In turn with it an empty Streamlit app is opened in the same way; a ratio is that of one round. A
@@ -26,6 +29,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -45,7 +49,26 @@ BAR_START = ((2_000_000, 1.5), (20_000_000, 3.0))
 
 BAR_CLICK, BAR_MEMORY = 1.0, 3 << 29
 _LONGEST_MS = 300_000
-EMPTY = "import streamlit\n\nstreamlit.text('empty')\n"
+EMPTY = """import streamlit
+
+streamlit.text('empty')
+if streamlit.query_params:
+    streamlit.button('again')
+"""
+FIRST = ", the first time"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What passes from a click to its picture.
+
+    Attributes:
+        seconds: by the clock.
+        busy: seconds of processor time, of server and browser.
+    """
+
+    seconds: float
+    busy: float
 
 
 @dataclass
@@ -58,7 +81,8 @@ class Found:
         starts: until the explorer answers clicks.
         empty_busy: seconds of processor time that the former took.
         busy: that the latter took.
-        clicks: seconds from each click to its picture.
+        clicks: each answer, by what was clicked.
+        empty_clicks: the answers of an empty app.
         windows: seconds until Perfetto's UI shows the Timeline's window.
         largest: bytes of the largest message to the browser.
         memory: most bytes at one time.
@@ -69,7 +93,8 @@ class Found:
     starts: list[float] = field(default_factory=list)
     empty_busy: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
-    clicks: dict[str, list[float]] = field(default_factory=dict)
+    clicks: dict[str, list[Answer]] = field(default_factory=dict)
+    empty_clicks: list[Answer] = field(default_factory=list)
     windows: list[float] = field(default_factory=list)
     largest: int = 0
     memory: int = 0
@@ -93,9 +118,10 @@ class Found:
         """The bars that were missed."""
         ratio = statistics.median(self.ratios)
         found = [f"start: {ratio:.2f} x an empty app's"] if ratio > self.bar else []
-        for name, taken in self.clicks.items():
-            if statistics.median(taken) > BAR_CLICK:
-                found.append(f"{name}: {statistics.median(taken):.2f} s")
+        for name, answers in self.clicks.items():
+            taken = statistics.median(answer.seconds for answer in answers)
+            if taken > BAR_CLICK:
+                found.append(f"{name}: {taken:.2f} s")
         if self.largest > LARGEST_MESSAGE:
             found.append(f"a message of {self.largest:,} bytes")
         if self.memory > BAR_MEMORY:
@@ -186,6 +212,10 @@ def _row(name: str) -> Callable[[View], View]:
     return lambda view: view.click_row(view.keyed(name).locator("[data-testid=stDataFrame]"), 1)
 
 
+def _bar_of_conversions(view: View) -> View:
+    return view.click_point("conversions", 0, 0)
+
+
 CLICKS = (
     Click("overview: a bar", "", _bar),
     Click("overview: a finding", "", lambda view: view.click(_button(view, "show-0"))),
@@ -200,8 +230,11 @@ CLICKS = (
     Click("timeline: slowest step", "timeline", lambda view: view.press("Slowest decode step")),
     Click("timeline: next step", "timeline", lambda view: view.press("Next step"), {"step": 9}),
     Click("timeline: other kernels", "timeline", lambda view: view.press("Kernels after these")),
+    Click("conversions: a bar", "conversions", _bar_of_conversions),
     Click("steps: a step", "steps", lambda view: view.click_point("steps-in-order", 0, 5)),
     Click("compare: a part", "compare", lambda view: view.click_point("parts", 0, 7), {"other": 1}),
+    Click("compare: a component", "compare", lambda view: view.choose("component", "attention"),
+          {"other": 1}),
 )  # fmt: skip
 
 
@@ -252,15 +285,14 @@ def measure(browser: Browser, bundle: Path, folder: Path, rounds: int, *, clicks
     """Everything about one bundle; an empty app and the explorer in turn."""
     found = Found(Bundle(bundle).meta.tables[table_file("kernels", 0)])
     for number in range(rounds):
-        seconds, busy = start_empty(browser, folder)
-        found.empty.append(seconds)
-        found.empty_busy.append(busy)
-        start(browser, bundle, folder, found, rounds if clicks and number == 0 else 0)
+        times = rounds if clicks and number == 0 else 0
+        start_empty(browser, folder, found, times)
+        start(browser, bundle, folder, found, times)
     return found
 
 
-def start_empty(browser: Browser, folder: Path) -> tuple[float, float]:
-    """Seconds, and those of processor time, until the browser has drawn an empty app."""
+def start_empty(browser: Browser, folder: Path, found: Found, rounds: int) -> None:
+    """Starts an empty app until the browser has drawn it, and clicks its button so often."""
     script = folder / "empty.py"
     script.write_text(EMPTY)
     flags = ["--server.headless=true", "--server.fileWatcherType=none",
@@ -270,9 +302,13 @@ def start_empty(browser: Browser, folder: Path) -> tuple[float, float]:
     with Served(command, folder, int(view.url.rpartition(":")[2]), "--server.port") as served:
         view.page.goto(view.url, wait_until="commit")
         view.page.locator("[data-testid=stText]").first.wait_for()
-        seen = time.perf_counter() - served.began, busy.seconds()
+        found.empty.append(time.perf_counter() - served.began)
+        found.empty_busy.append(busy.seconds())
+        if rounds:
+            view.open(button=1)
+        for _ in range(rounds):
+            found.empty_clicks.append(answered(partial(view.press, "again")))
     view.page.context.close()
-    return seen
 
 
 def start(browser: Browser, bundle: Path, folder: Path, found: Found, rounds: int) -> None:
@@ -294,16 +330,25 @@ def start(browser: Browser, bundle: Path, folder: Path, found: Found, rounds: in
     view.page.context.close()
 
 
+def answered(click: Callable[[], View]) -> Answer:
+    """Clicks, and waits for the picture."""
+    busy = ProcessorTime()
+    seconds = click().took
+    return Answer(seconds, busy.seconds())
+
+
 def click_all(view: View, found: Found, rounds: int) -> None:
     """Goes to every page and clicks what there is, as often as there are rounds."""
     for number in range(rounds):
         for path in pages(view):
-            name = f"to {path or 'overview'}" + (", the first time" if number == 0 else "")
-            found.clicks.setdefault(name, []).append(go_to(view, path).took)
+            name = f"{path or 'overview'}: opened" + (FIRST if number == 0 else "")
+            answer = answered(partial(go_to, view, path))
+            found.clicks.setdefault(name, []).append(answer)
     for click in CLICKS:
         for _ in range(rounds):
             view.open(click.path, **click.state)
-            found.clicks.setdefault(click.name, []).append(click.do(view).took)
+            answer = answered(partial(click.do, view))
+            found.clicks.setdefault(click.name, []).append(answer)
     for _ in range(rounds):
         begin = time.perf_counter()
         view.open("timeline")
@@ -326,9 +371,7 @@ def show(found: Found) -> None:
             continue
         spread = f"{min(taken):.2f} to {max(taken):.2f}"
         print(f"{name:44} {statistics.median(taken):6.2f} {unit}  {spread}")
-    for name, taken in found.clicks.items():
-        worst = f"  worst {max(taken):.2f} s" if len(taken) > 1 else ""
-        print(f"{name:44} {statistics.median(taken):6.2f} s  bar {BAR_CLICK:.0f} s{worst}")
+    show_clicks(found)
     largest, bar = found.largest / 1e6, LARGEST_MESSAGE / 1e6
     print(f"{'largest message':44} {largest:6.2f} MB bar {bar:.0f} MB")
     print(
@@ -336,6 +379,26 @@ def show(found: Found) -> None:
     )
     for line in found.missed():
         print(f"missed: {line}")
+
+
+def show_clicks(found: Found) -> None:
+    """Prints the openings and clicks of each page, beside the click of an empty app."""
+    if not found.empty_clicks:
+        return
+    title = f"by page, bar {BAR_CLICK:.0f} s a click"
+    print(f"{title:44} {'median':>7} {'worst':>7} {'processor':>10} {'x empty':>8}")
+    least = statistics.median(answer.busy for answer in found.empty_clicks)
+    # The openings of a page and what is clicked on it, one below the other.
+    names = sorted(found.clicks, key=lambda name: name.partition(":")[0])
+    for name, answers in [("a click in an empty app", found.empty_clicks)] + [
+        (name, found.clicks[name]) for name in names
+    ]:
+        taken = [answer.seconds for answer in answers]
+        busy = statistics.median(answer.busy for answer in answers)
+        times = f"{busy / least:7.1f}x" if least else ""
+        print(
+            f"{name:44} {statistics.median(taken):6.2f}s {max(taken):6.2f}s {busy:9.2f}s {times:>8}"
+        )
 
 
 if __name__ == "__main__":

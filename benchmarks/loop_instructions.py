@@ -2,10 +2,10 @@
 
 Beside the package's integer operations: Blackwell's conversions to FP16, whose result is shifted
 into BF16, and straight to BF16, which NVRTC has from 13.2 on. Both want another order of the packed
-bits, so those kernels are counted, not right. A unit is 16 x 128 weights, of which a lane has 32
-bytes.
+bits, so those kernels are counted, not right. The kernel for W4A4 converts nothing. It is beside
+that for W4A16 of the same layer. A unit is 16 x 128 weights, of which a lane has 32 bytes.
 
-usage: python benchmarks/loop_instructions.py [--target sm_121a]
+usage: python benchmarks/loop_instructions.py [--target sm_121a] [--tokens 1]
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cuda.bindings import nvrtc
 
-from spark_prof.kernels import dense, moe
+from spark_prof.kernels import dense, dense_w4a4, moe
 from spark_prof.kernels.candidate import ActivationName
+from spark_prof.kernels.operands import token_tiles
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.rules.gpus import GPUS
 from spark_prof.traces.cuda_tools import needed_tool, run_tool
@@ -54,16 +55,26 @@ _SHAPES: tuple[tuple[str, int, int, ActivationName], ...] = (
     ("mxfp4", 2880, 2880, "swiglu"),
     ("nvfp4", 2048, 768, "silu"),
 )
+_DOWN = 4096, 14336
+"""Rows and columns of the down matrix of Llama-3.1-8B, whose loop is not unrolled to its end."""
 
 
 def codes(tokens: int) -> Iterator[tuple[str, KernelCode]]:
-    """The kernels of gpt-oss and Qwen3-30B-A3B in their default configurations."""
+    """The kernels of gpt-oss and Qwen3-30B-A3B, and of Llama's down in FP4, by default."""
     for form, hidden, inner, activation in _SHAPES:
         linear = dense.default_config(5120, hidden, tokens, form)
         config = moe.default_config(hidden, tokens, 48, form)
         yield f"{form} dense", dense.dense_code(form, hidden, tokens, linear)
         yield f"{form} gate_up", moe.gate_up_code(form, hidden, activation, tokens, config)
         yield f"{form} down", moe.down_code(form, inner, tokens, config)
+    rows, columns = _DOWN
+    linear = dense.default_config(rows, columns, tokens, "nvfp4")
+    yield "nvfp4 W4A16", dense.dense_code("nvfp4", columns, tokens, linear)
+    config_w4a4 = dense_w4a4.default_config(columns)
+    yield _W4A4, dense_w4a4.w4a4_code(columns, tokens, config_w4a4)
+
+
+_W4A4 = "nvfp4 W4A4"
 
 
 def compiled(code: KernelCode, target: str, expand: str | None) -> bytes | None:
@@ -115,13 +126,13 @@ def loop_of(lines: list[str]) -> tuple[int, int]:
         target = re.search(r"\.L_x_\d+", instruction[2])
         if instruction[1].startswith("BRA") and target and target[0] in labels:
             body = [op for op in opcodes[labels[target[0]] :] if op != "NOP"]
-            products = sum(op.startswith("HMMA") for op in body)
+            products = sum(op.startswith(("HMMA", "OMMA")) for op in body)
             best = max(best, (products, -len(body)))
     return -best[1], best[0]
 
 
-_PRODUCTS = 8
-"""Tensor-core products of a unit for up to 8 tokens."""
+_PRODUCTS, _FP4_PRODUCTS = 8, 2
+"""Tensor-core products of a unit for 8 tokens: in BF16 and, in W4A4, in FP4."""
 
 
 def main() -> int:
@@ -129,18 +140,22 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", default="sm_121a")
-    target = parser.parse_args().target
+    parser.add_argument("--tokens", type=int, default=1, choices=range(1, 17), metavar="1 to 16")
+    options = parser.parse_args()
+    target, tokens = options.target, options.tokens
     version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
     print(f"instructions of a unit for {target}, NVRTC {version} (of a weight byte of a lane)")
-    for name, code in codes(tokens=1):
+    for name, code in codes(tokens):
         texts = []
-        for variant, expand in VARIANTS.items():
+        products_of_unit = token_tiles(tokens) * (_FP4_PRODUCTS if name == _W4A4 else _PRODUCTS)
+        variants = {"no conversion": None} if name == _W4A4 else VARIANTS
+        for variant, expand in variants.items():
             cubin = compiled(code, target, expand)
             if cubin is None:
                 texts.append(f"{variant}: does not compile")
                 continue
             count, products = loop_of(listing(cubin))
-            unit = count * _PRODUCTS / products
+            unit = count * products_of_unit / products
             texts.append(f"{variant}: {unit:.0f} ({unit / 32:.1f})")
         print(f"{name:14} {'   '.join(texts)}")
     print(f"that can be issued while a unit of MXFP4 is read, at {CLOCK / 1e9:.0f} GHz:")

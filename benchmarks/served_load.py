@@ -114,7 +114,7 @@ def compare(bundle: Path, log: list[dict[str, Any]]) -> int:
     print(f"from a request's first token to its last, pauses included: {per_request:,.1f} us")
     print(f"token time: {told.token_us:,.1f} us told, {truth:,.1f} us by the scheduler's log: "
           f"{told.token_us / truth:.4f} x")  # fmt: skip
-    alone = f"{told.alone_us:,.1f} us" if told.alone_us else "unknown"
+    alone = f"{told.decode_only_us:,.1f} us" if told.decode_only_us else "unknown"
     print(f"of {told.steps} steps, {told.mixed} of them mixed; {alone} when nothing is read")
     return 0 if abs(told.token_us / truth - 1) <= BAR and same else 1
 

@@ -41,7 +41,7 @@ UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 
 DATA = Path(__file__).parent / "data"
 FOREIGN = Path(__file__).parents[2] / "shared" / "traces"
-QUICK = {*RECORDINGS, "code-h100/dense-fp8-token", "code-h100/gpt-oss-20b-mxfp4"}
+QUICK = {*RECORDINGS[::3], "code-h100/dense-fp8-token", "code-h100/gpt-oss-20b-mxfp4"}
 EXPLAINED = {
     ("architectures/deepseek-v2/eager", "layers-alike"): "The router of layer 2 copies to the host "
     "in the first decode step of each batch, that of layer 3 does not.",
@@ -59,7 +59,7 @@ def recordings() -> list[Any]:
 
 @pytest.mark.parametrize("name", recordings())
 def test_what_holds_of_any_recording(name: str) -> None:
-    """The quick tests look at those whose reports are stored, and at two more."""
+    """The quick tests look at some whose reports are stored, and at two more."""
     with opened(str(DATA / name)) as source:
         facts = recorded_facts(source) if (DATA / name).is_dir() else None
         for rank in source.ranks:

@@ -65,13 +65,7 @@ RIDDLES = ("witness", "contestant", "alone_us", "charged")
 """Words of this program alone: evidence or a source, a competitor, exclusive, attributed."""
 RIDDLE_KEYS = frozenset(
     [
-        ("analyzers/conversions/conversion_costs.py", "charged"),
-        ("analyzers/conversions/conversion_rows.py", "charged"),
         ("analyzers/fallbacks/audit_rows.py", "witnesses"),
-        ("analyzers/invariants.py", "charged"),
-        ("analyzers/prefill_costs.py", "alone_us"),
-        ("analyzers/summary.py", "charged"),
-        ("analyzers/token_time.py", "alone_us"),
     ]
 )
 """Fields that are keys of a report's JSON, and the keywords that fill them."""

@@ -46,7 +46,7 @@ class EngineCommand:
 def engine_command(words: Sequence[str]) -> EngineCommand:
     """Reads a model, or a vLLM command line that starts an engine."""
     if not words or not words[0].strip():
-        raise CommandError(f"no model and no command; put it after --, as in {EXAMPLE}")
+        raise CommandError("no model and no command; put one after --: -- vllm serve MODEL")
     if any(word.encode("utf-8", "ignore").decode() != word for word in words):
         raise CommandError("the command has bytes that are no UTF-8; write it in UTF-8")
     if _is_model(words[0]):

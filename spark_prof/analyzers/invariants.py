@@ -378,7 +378,7 @@ def _without_layer_counts(report: Report, keys: Sequence[tuple[object, ...]]) ->
     conversions = report.conversions
     conversions = replace(
         conversions,
-        charged=tuple(replace(row, layers=0) for row in conversions.charged),
+        attributed=tuple(replace(row, layers=0) for row in conversions.attributed),
         padding=tuple(replace(row, layers=0) for row in conversions.padding),
     )
     accounts = tuple(map(uncounted, report.accounts))

@@ -83,7 +83,7 @@ class RankRow:
 class ReplicaRow:
     """One data-parallel replica: what it had to do."""
 
-    replica: int
+    replica: int  # its number
     rank: int  # its lowest recorded one, which saw this
     steps: int
     prompt_tokens: int  # that were read, those read again after a preemption among them

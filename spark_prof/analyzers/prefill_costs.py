@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -98,7 +98,8 @@ class Prefill:
     products: tuple[PromptProduct, ...] = ()  # the longest first; none where shapes are unknown
     attention: PromptAttention | None = None  # None where no step reads a single prompt
     chunks: tuple[ChunkCost, ...] = ()  # by prompt tokens; none without enough mixed steps
-    alone_us: float | None = None  # for a prompt token, in steps that only read; None without any
+    # For a prompt token, in steps that only read; None without any.
+    prefill_only_us: float | None = field(default=None, metadata={"json": "alone_us"})
     budget: int | None = None  # tokens of a batch at most (max_num_batched_tokens)
 
 
@@ -155,7 +156,7 @@ def prefill_of(
         prefill,
         attention=_attention(bundle, rank, placed, reading, by_name, roofline),
         chunks=_chunks(steps[phase == "decode"], mixed),
-        alone_us=float(np.median(token_us)) if len(token_us) else None,
+        prefill_only_us=float(np.median(token_us)) if len(token_us) else None,
     )
 
 

@@ -83,7 +83,7 @@ class OneBatchReport(LazyReport):
         return replace(
             every,
             us_per_token=screen.us_per_token,
-            charged=_a_step(every.charged, screen.charged, _use),
+            attributed=_a_step(every.attributed, screen.attributed, _use),
             padding=_a_step(every.padding, screen.padding, _use),
             repeated=screen.repeated,
         )

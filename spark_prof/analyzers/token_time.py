@@ -16,7 +16,7 @@ accepts 3 each: 4 x 10 ms x 2 over 12 tokens, 6.67 ms a token.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ class TokenTime:
     mixed: int  # of them those that read prompts as well
     requests: float  # that decode in a step, on average
     token_us: float  # of a sequence: time over tokens, of the same steps
-    alone_us: float | None  # the same of decode steps, in which nothing is read beside it
+    # The same of decode steps, in which no prompt is read.
+    decode_only_us: float | None = field(metadata={"json": "alone_us"})
     tokens_per_s_sequence: float  # that a sequence gets
     tokens_per_s: float  # of all sequences together while these steps run
     # The parts of `token_us`, of profiled steps; all but the first are differences of two times,
@@ -160,24 +161,27 @@ _Profiled = tuple[float, dict[str, Any]]
 def _profiled(steps: pd.DataFrame, *, beside_timed: bool) -> _Profiled | None:
     """None where no profiled step only decodes."""
     decode = _only_decode(steps)
-    factor, alone = _steps_per_token(decode), _mean(decode)
-    if not factor or alone is None:
+    factor, decode_only = _steps_per_token(decode), _mean(decode)
+    if not factor or decode_only is None:
         return None
     typical = exact(factor * float(decode["step_us"].median()))
     # Beside steps that were only timed the switches between the two are left out.
     counted = _settled(_giving(steps)) if beside_timed else steps
     us, settled = _mean(counted), _mean(_only_decode(counted))
-    us, alone = alone if us is None else us, alone if settled is None else settled
-    return us, {"typical_us": typical, "uneven_us": alone - typical, "prompts_us": us - alone}
+    us = decode_only if us is None else us
+    decode_only = decode_only if settled is None else settled
+    parts = {"uneven_us": decode_only - typical, "prompts_us": us - decode_only}
+    return us, {"typical_us": typical, **parts}
 
 
 def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenTime | None:
     profiled, giving = _profiled(steps, beside_timed=len(timed) > 0), _giving(steps)
     counted = timed if len(timed) else giving
-    us, alone = _mean(counted), _mean(_only_decode(counted))
+    us, decode_only = _mean(counted), _mean(_only_decode(counted))
     if us is None or np.isnan(us):
         return None
-    parts = {"typical_us": alone or 0.0, "uneven_us": 0.0, "prompts_us": us - (alone or 0.0)}
+    typical = decode_only or 0.0
+    parts = {"typical_us": typical, "uneven_us": 0.0, "prompts_us": us - typical}
     tokens, took = given_tokens(counted)[1], counted["step_us"].to_numpy(np.float64)
     return TokenTime(
         batch=batch,
@@ -185,7 +189,7 @@ def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenT
         mixed=len(giving) - len(_only_decode(giving)),
         requests=float(counted["decode_requests"].mean()),
         token_us=us,
-        alone_us=alone,
+        decode_only_us=decode_only,
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=1e6 * float(tokens.sum()) / float(took.sum()) if took.sum() else 0.0,
         **(profiled[1] if profiled else parts),
@@ -219,13 +223,15 @@ def _of_sizes(
     sizes = list(sizes)
     tokens = sum(count for _, count in sizes)
     us = exact(sum(time.token_us * count for time, count in sizes) / tokens)
-    alone = [(time.alone_us, count) for time, count in sizes if time.alone_us is not None]
+    decode_only = [
+        (time.decode_only_us, count) for time, count in sizes if time.decode_only_us is not None
+    ]
     took = sum(count / time.tokens_per_s for time, count in sizes if time.tokens_per_s)
     changed = replace(
         whole,
         token_us=us,
-        alone_us=exact(sum(us * n for us, n in alone) / sum(n for _, n in alone))
-        if alone
+        decode_only_us=exact(sum(us * n for us, n in decode_only) / sum(n for _, n in decode_only))
+        if decode_only
         else None,
         tokens_per_s_sequence=1e6 / us if us else 0.0,
         tokens_per_s=tokens / took if took else 0.0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from os.path import exists
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,9 @@ from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.classify.listing import Classified
+
+_IN_NAMES = re.compile(r"::|[<>()]")
+"""What a kernel's name has, and a path hardly."""
 
 
 def classify(
@@ -36,6 +41,8 @@ def classify(
     """Say of each kernel: tensor cores or CUDA cores, which precision, on what evidence."""
     if (source is None) == (not name):
         raise CommandError("give either a source or --name KERNEL_NAME; see spark-prof classify -h")
+    if source and _IN_NAMES.search(source) and not exists(source):
+        raise CommandError(f"{source:.200} is no file; for a kernel's name: --name '{source:.200}'")
     drawn_as = laid_out(format, out, limit, section)
     from spark_prof.dashboards.classification import render_classification
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from os.path import exists
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -153,6 +154,8 @@ def query(
     """Ask the tables of bundles in SQL; docs/query.md names the tables and their columns."""
     if len(sources) < 2:
         raise CommandError('give a source and a query: spark-prof query DIR "SHOW TABLES"')
+    if exists(sources[-1]) and not exists(sources[0]):
+        raise CommandError('the query comes last: spark-prof query DIR "SHOW TABLES"')
     chosen = format or format_by_ending(out, _ENDINGS)
     if chosen is RowFormat.PARQUET and out is None:
         raise CommandError("Parquet is no text; say with -o which file to write")

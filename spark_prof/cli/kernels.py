@@ -196,10 +196,17 @@ def place_of(device: DeviceOption, kernel: ReplacementKernel | None = None) -> t
         ) from error
     if device is not DeviceOption.CPU and torch.cuda.is_available():
         if kernel is not None:
-            from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
+            from spark_prof.kernels.registry import ARCHITECTURES
+            from spark_prof.kernels.runtime.compiler import (
+                architecture_of,
+                check_target,
+                compile_code,
+            )
 
             # Where nothing compiles, all cases would fail for the same reason.
             architecture = architecture_of(torch.cuda.get_device_capability())
+            if kernel.targets != ARCHITECTURES:
+                check_target(kernel.name, kernel.targets, architecture)
             compile_code(kernel.function("codes")()[0], architecture)
         return torch.cuda.get_device_name(), DeviceOption.CUDA.value
     if device is DeviceOption.CUDA:

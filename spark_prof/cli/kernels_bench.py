@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from spark_prof.kernels.bench.results import BenchReport
     from spark_prof.kernels.registry import ReplacementKernel
 
+_MOST_TOKENS = 16
+"""At which kernels of your own are timed."""
+
 ModelOption = Annotated[
     list[str] | None,
     typer.Option("--model", help="Part of a model's name whose layers are timed; repeatable."),
 ]
 TokensOption = Annotated[
-    list[int] | None, typer.Option(min=1, max=16, help="Rows of activations; repeatable.")
+    list[int] | None, typer.Option(min=1, max=32, help="Rows of activations; repeatable.")
 ]
 FromOption = Annotated[
     str | None,
@@ -79,6 +82,7 @@ def bench(
             f" `spark-prof ab --b {user_slot.value}=FILE.py:FUNCTION`"
         )
     listed = () if user_slot else _raced_kernels(name)
+    _check_tokens(listed, tokens or ())
     if not only_list:
         _on_gpu(listed)
     request, recorded = bench_request(listed, models or (), tokens or (), source, name)
@@ -116,6 +120,7 @@ def tune(
     """Time kernels on this GPU, search better configurations, and keep them for this machine."""
     drawn_as = laid_out(format, out, limit, section)
     listed = _raced_kernels(name)
+    _check_tokens(listed, tokens or ())
     _on_gpu(listed)
     request, recorded = bench_request(listed, models or (), tokens or (), source, name)
     if not tokens:
@@ -153,13 +158,22 @@ def _raced_kernels(name: str | None) -> Sequence[ReplacementKernel]:
     Raises:
         CommandError: nothing is comparable with that kernel, or there is none of that name.
     """
-    from spark_prof.kernels.registry import find
+    from spark_prof.kernels.registry import ARCHITECTURES, find
 
     named = find(name)
     raced = [kernel for kernel in named if kernel.bench]
+    if name is None:
+        raced = [kernel for kernel in raced if kernel.targets == ARCHITECTURES]
     if not raced:
         raise CommandError(f"{named[0].name} has nothing to be timed beside; check can test it")
     return raced
+
+
+def _check_tokens(kernels: Sequence[ReplacementKernel], tokens: Sequence[int]) -> None:
+    """Refuses more rows of activations than all of the kernels take, or than peers are raced at."""
+    most = min((kernel.tokens[1] for kernel in kernels), default=_MOST_TOKENS)
+    if max(tokens, default=0) > most:
+        raise CommandError(f"--tokens {max(tokens)}: these kernels take up to {most}; give fewer")
 
 
 def bench_request(

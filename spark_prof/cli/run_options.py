@@ -22,7 +22,7 @@ Command = Annotated[
     typer.Argument(
         metavar="-- MODEL | COMMAND...",
         help="A model with vLLM's options, or vllm serve, vllm bench latency or throughput, also "
-        "in docker run; for speculate with a drafter, --speculative-config '{...}'.",
+        "in docker run; where it drafts tokens, with --speculative-config '{...}'.",
     ),
 ]
 BatchSizes = Annotated[

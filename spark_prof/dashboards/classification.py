@@ -24,7 +24,8 @@ def render_classification(source: str, rows: Sequence[Classified], layout: Layou
 
 def _document(source: str, rows: Sequence[Classified]) -> Document:
     engines = Counter(sorted(row.engine for row in rows))
-    headline = {"kernels": count(len(rows))} | {name: count(n) for name, n in engines.items()}
+    headline = {"kernel" if len(rows) == 1 else "kernels": count(len(rows))}
+    headline |= {name: count(n) for name, n in engines.items()}
     title = f"spark-prof: {shorten(source, _LONGEST_TITLE)}"
     return document(title, headline.items(), [_section(rows)], verdict=_verdict(rows))
 

@@ -65,6 +65,11 @@ def outline(
     return document(title, run_section.headline(report), sections, caveats, verdict)
 
 
+def words(report: Report) -> tuple[str, ...]:
+    """The words of `--section`, in reading order, those without anything to show included."""
+    return tuple(_sections_by_word(report, None))
+
+
 def _sections_by_word(
     report: Report, layer_columns: int | None
 ) -> dict[str, Callable[[], Iterable[Section]]]:

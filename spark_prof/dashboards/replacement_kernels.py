@@ -49,14 +49,21 @@ def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[TuningRun]) ->
             missing=MISSING,
         ),
     )
-    everywhere = ", ".join(ARCHITECTURES)
     least = min((kernel.tokens[0] for kernel in kernels), default=0)
-    most = max((kernel.tokens[1] for kernel in kernels), default=0)
+    most = min((kernel.tokens[1] for kernel in kernels), default=0)
+    limited_names: dict[tuple[tuple[str, ...], int], list[str]] = defaultdict(list)
+    for kernel in kernels:
+        if (kernel.targets, kernel.tokens[1]) != (ARCHITECTURES, most):
+            limited_names[kernel.targets, kernel.tokens[1]].append(kernel.name)
     intro = (
-        f"For {least} to {most} tokens. The tests compile them for {everywhere} and look at the "
-        "machine code. Tuned on: whose measurements the dispatcher goes by."
+        f"For {least} to {most} tokens. The tests compile them for {', '.join(ARCHITECTURES)} and "
+        "look at the machine code. Tuned on: whose measurements the dispatcher goes by."
     )
-    return table("kernels", "Kernels", kernels, columns, (intro,))
+    exceptions = (
+        f"{', '.join(names)}: for {' and '.join(targets)} alone, up to {tokens} tokens."
+        for (targets, tokens), names in limited_names.items()
+    )
+    return table("kernels", "Kernels", kernels, columns, (intro, *exceptions))
 
 
 def _proofs(kernels: Iterable[ReplacementKernel]) -> Section:
@@ -90,7 +97,7 @@ def _listed(kernel: ReplacementKernel, runs: Iterable[TuningRun]) -> dict[str, A
         "slot": kernel.slot,
         "formats": list(kernel.formats),
         "shapes": {"fewest_tokens": fewest, "most_tokens": most, "sizes": kernel.shapes},
-        "architectures": list(ARCHITECTURES),
+        "architectures": list(kernel.targets),
         "computes": kernel.does,
         "operation": kernel.operation,
         "reference": kernel.reference,

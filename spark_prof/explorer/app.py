@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,15 +50,10 @@ def _choose_rank(ranks: Sequence[int]) -> int:
     return ranks[chosen]
 
 
-def _page_links(
-    places: Mapping[str, DeltaGenerator], pages: Mapping[str, Any], without: Collection[str]
-) -> None:
+def _page_links(places: Mapping[str, DeltaGenerator], pages: Mapping[str, Any]) -> None:
     """Draws the pages to go to, each in its place; a link keeps what was chosen."""
     for path, page in pages.items():
-        if path in without:
-            places[path].empty()
-        else:
-            places[path].page_link(page, query_params=state.shared())
+        places[path].page_link(page, query_params=state.shared())
 
 
 def _empty(prepared: Prepared, recordings: int) -> frozenset[str]:
@@ -184,11 +179,13 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     }
     if current not in fitting.values():  # it may be the first one under its own name
         st.switch_page(next(iter(fitting.values())), query_params=state.shared())
-    drawn = (state.shared(), view.without)
-    _page_links(links, fitting, view.without)
+    query = state.shared()
+    _page_links(links, fitting)
     current.run()
-    if (state.shared(), view.without) != drawn:  # what was chosen or found out since
-        _page_links(links, fitting, view.without)
+    if state.shared() != query:  # what was chosen since
+        _page_links(links, fitting)
+    for path in view.without.intersection(fitting):  # what was found out since
+        links[path].empty()
 
 
 @dataclass

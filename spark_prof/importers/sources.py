@@ -389,4 +389,7 @@ def _refuse(sources: Sequence[Path], inputs: _Inputs) -> None:
             "at a result with: spark-prof report RESULT"
         )
     reasons = "; ".join(inputs.passed_over[:3])
-    raise CommandError(f"{names} holds no trace" + (f" ({reasons})" if reasons else ""))
+    raise CommandError(
+        f"{names} holds no trace{f' ({reasons})' if reasons else ''}; give a recording of "
+        "spark-prof, a trace of another tool, or a folder of them"
+    )

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 
-from spark_prof.kernels.formats import QuantizedWeight
-from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.formats import GlobalScale, QuantizedWeight
+from spark_prof.kernels.kernel_error import KernelError, MissingInstructionError
 
 Format = Literal["nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"]
 
@@ -51,6 +51,9 @@ class LinearLayer:
     # [N, K], the checkpoint's bits before vLLM lays them out anew; bfloat16 where it is not
     # quantized. Fused matrices (qkv, gate and up) are one, in vLLM's order of rows.
     weight: QuantizedWeight | torch.Tensor
+    # The checkpoint's scale of NVFP4 activations, one or one for each fused matrix; None where its
+    # recipe leaves activations alone, and of layers of a live vLLM, where it is not read.
+    input_scale: GlobalScale | None = None
 
 
 @dataclass(frozen=True)
@@ -228,11 +231,14 @@ class KernelCandidate:
     is_custom: bool = True  # whether it is somebody's own
 
     def build(self, layer: Layer) -> Replacement:
-        """The replacement for a layer; somebody's own that has none has abstained."""
+        """The replacement for a layer.
+
+        Somebody's own that has none has abstained, and what the GPU lacks an instruction for.
+        """
         try:
             replacement = self.builder(layer)
         except KernelError as error:
-            if self.is_custom:
+            if self.is_custom or isinstance(error, MissingInstructionError):
                 raise Abstained(str(error)) from error
             raise
         if replacement is None:

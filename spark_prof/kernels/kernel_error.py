@@ -12,6 +12,10 @@ class KernelError(SparkProfError):
         super().__init__(one_line(message))
 
 
+class MissingInstructionError(KernelError):
+    """The GPU has no instruction that a kernel is made of; one line names those that have."""
+
+
 def reason(failure: BaseException) -> str:
     """The first line of what went wrong, with its type."""
     kind, lines = type(failure).__name__, str(failure).strip().splitlines()

@@ -15,13 +15,13 @@ LARGEST_BATCH = 16
 _MOST_WARPS = 32  # of a block, on all GPUs
 
 
-def check_tokens(x: torch.Tensor, columns: int, device: torch.device) -> int:
-    """Refuses what is not bfloat16 [M, K], M from 1 to 16, rows apart or not; returns M."""
+def check_tokens(
+    x: torch.Tensor, columns: int, device: torch.device, most: int = LARGEST_BATCH
+) -> int:
+    """Refuses what is not bfloat16 [M, K], M from 1 to `most`, rows apart or not; returns M."""
     tokens = x.shape[0] if x.ndim == 2 else 0
-    if not 1 <= tokens <= LARGEST_BATCH:
-        raise KernelError(
-            f"x has the shape {tuple(x.shape)}; this kernel takes 1 to {LARGEST_BATCH} tokens"
-        )
+    if not 1 <= tokens <= most:
+        raise KernelError(f"x has the shape {tuple(x.shape)}; this kernel takes 1 to {most} tokens")
     check_operand("x", x, (tokens, columns), device, rows_apart=True)
     return tokens
 

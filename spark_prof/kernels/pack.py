@@ -32,11 +32,11 @@ _MXFP4_SPREAD = 125
 """Binary orders of magnitude over which all products of a row stay normal numbers in BF16."""
 
 
-def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The codes [rows, K / 2], the scales in the kernels' order, and the float64 scale of each row.
+def unsigned_nvfp4(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The codes [rows, K / 2], the scales' bytes [rows, K / 16], and what rows are multiplied with.
 
     A negative scale turns its codes round, a zero makes them zero; a row with a scale that is NaN
-    has a row scale that is.
+    has a multiplier that is. Multipliers are float64.
     """
     scales = weight.scales.view(torch.uint8).reshape(-1, weight.scales.shape[-1])
     codes = weight.packed.reshape(-1, weight.packed.shape[-1])
@@ -46,21 +46,30 @@ def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torc
         flips = torch.where(scales > 0x80, 0x88, 0).to(torch.uint8).unsqueeze(-1)
         blocks = torch.where((magnitude == 0).unsqueeze(-1), 0, blocks ^ flips)
         codes = blocks.flatten(-2)
+    multiplier = weight.global_scale.multiplier().to(codes.device)
+    multiplier = multiplier.expand(*weight.packed.shape[:-1], 1).flatten()
+    return codes, magnitude, torch.where((magnitude == 0x7F).any(-1), torch.nan, multiplier)
+
+
+def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The codes [rows, K / 2], the scales in the kernels' order, and the float64 scale of each row.
+
+    Codes and rows are as `unsigned_nvfp4` has them.
+    """
+    codes, magnitude, multiplier = unsigned_nvfp4(weight)
     # E4M3 to an exponent that is 10 at a scale of 1, and a mantissa without a hidden zero.
     mantissa, exponent = torch.frexp(
         (magnitude.view(torch.float8_e4m3fn)).to(torch.float32).nan_to_num(1.0)
     )
     encoded = ((exponent + 9) << 3 | ((mantissa * 16).to(torch.int32) & 7)).to(torch.uint8)
-    ordered = _in_units(encoded, (4, 2)).permute(0, 3, 2, 5, 4, 1)
-    multiplier = weight.global_scale.multiplier().to(codes.device)
-    multiplier = multiplier.expand(*weight.packed.shape[:-1], 1).flatten()
+    ordered = in_units(encoded, (4, 2)).permute(0, 3, 2, 5, 4, 1)
     row_scale = multiplier * _NVFP4_ROW
     if (multiplier.isfinite() & row_scale.to(torch.float32).isinf()).any():
+        largest = float(multiplier.nan_to_num().abs().max())
         raise KernelError(
-            f"a global scale multiplies NVFP4 weights by {float(multiplier.abs().max()):.3g}: the"
+            f"a global scale multiplies NVFP4 weights by {largest:.3g}: the"
             " kernels go up to 2^108, keep vLLM's kernel for this layer"
         )
-    row_scale = torch.where((magnitude == 0x7F).any(-1), torch.nan, row_scale)
     return codes, ordered.contiguous().flatten(), row_scale
 
 
@@ -79,13 +88,13 @@ def packed_mxfp4_scales(weight: MxFp4) -> tuple[torch.Tensor, torch.Tensor]:
             " that far, keep vLLM's kernel for this layer"
         )
     encoded = torch.where(counted, moved, 1).to(torch.uint8)
-    ordered = _in_units(encoded, (4,)).permute(0, 3, 2, 4, 1)
+    ordered = in_units(encoded, (4,)).permute(0, 3, 2, 4, 1)
     row_scale = torch.ldexp(torch.ones_like(largest, dtype=torch.float64), largest - 127)
     row_scale = torch.where((exponents == 255).any(-1), torch.nan, row_scale)
     return ordered.contiguous().flatten(), row_scale
 
 
-def _in_units(scales: torch.Tensor, blocks: tuple[int, ...]) -> torch.Tensor:
+def in_units(scales: torch.Tensor, blocks: tuple[int, ...]) -> torch.Tensor:
     """Bytes [rows, K / block] as [stack, 2, 8, unit, *blocks], padded to whole ones."""
     rows, width = scales.shape
     unit = 8 if len(blocks) == 2 else 4
@@ -185,7 +194,7 @@ def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
         raw = weight.values.view(torch.uint8).reshape(-1, columns)
         of_rows = weight.scales.reshape(-1) if isinstance(weight, Fp8Rows) else 1.0
         row_scale = torch.where(((raw & 0x7F) == 0x7F).any(-1), torch.nan, of_rows)
-        packed = _in_stacks(raw, 1, partial(_fp8_words, _tables(raw.device)[1]))
+        packed = in_stacks(raw, 1, partial(_fp8_words, _tables(raw.device)[1]))
         scales, name = raw.new_empty(0), "fp8"
         if isinstance(weight, Fp8Blocks):
             scales, name = _block_scales(weight), "fp8_blocks"
@@ -200,7 +209,7 @@ def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
             scales, row_scale = packed_mxfp4_scales(weight)
             name = "mxfp4"
         table = _int4_table if name == "int4" else lambda device: _tables(device)[0]
-        packed = _in_stacks(flat, 2, partial(_fp4_words, table(flat.device)))
+        packed = in_stacks(flat, 2, partial(_fp4_words, table(flat.device)))
     padding = -row_scale.numel() % STACK
     row_scale = row_scale.to(packed.device, torch.float32)
     row_scale = torch.nn.functional.pad(row_scale, (0, padding))
@@ -242,7 +251,7 @@ def _int4_table(device: torch.device) -> torch.Tensor:
     return ((byte & 15) << shifts | (byte >> 4) << (16 + shifts)).to(device)
 
 
-def _in_stacks(
+def in_stacks(
     codes: torch.Tensor, per_byte: int, words: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """Packs [rows, K / per_byte] bytes stack by stack, in chunks that bound the memory."""

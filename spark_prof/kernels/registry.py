@@ -38,7 +38,7 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     # What it is built from; a choice is that of experts.
     layer: Literal[
         "matrix", "experts", "choice", "norm", "normed matrix", "attention", "normed experts",
-        "normed mlp",
+        "normed mlp", "quantized matrix",
     ]  # fmt: skip
     does: str
     formats: tuple[str, ...]  # of the weights, or logits, that it reads
@@ -55,6 +55,7 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     bench: bool = False  # whether `spark-prof kernels bench` has something to compare it with
     # The name of its measurements in tuned.json, empty if there is nothing to choose.
     tuned_as: str = ""
+    targets: tuple[str, ...] = ARCHITECTURES  # for which the tests compile it
 
     @property
     def slot(self) -> str:
@@ -64,7 +65,8 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     @property
     def race(self) -> str:
         """Among whom it is timed; empty where it has no peers."""
-        return {"matrix": "dense", "experts": "moe"}.get(self.layer, "")
+        races = {"matrix": "dense", "quantized matrix": "dense", "experts": "moe"}
+        return races.get(self.layer, "")
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function of its module."""

@@ -86,6 +86,8 @@ class Meta:
             if path.stat().st_size > _META_LIMIT:
                 raise CommandError(f"{path} is larger than any bundle's; this is no bundle")
             value = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(value, dict):
+                raise CommandError(f"{path} is damaged (it holds no object); record again")
             if value["schema"] != SCHEMA:
                 raise OtherSchemaError(
                     f"{folder} has bundle schema {value['schema']!r:.20}, this spark-prof reads "
@@ -306,7 +308,9 @@ class Bundle:
         try:
             metadata = pq.read_metadata(path)
         except FileNotFoundError as error:
-            raise CommandError(f"{self.label} is incomplete: {name} is missing") from error
+            raise CommandError(
+                f"{self.label} is incomplete: {name} is missing; copy it again"
+            ) from error
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{path} is truncated or damaged; record again") from error
         schema = metadata.schema.to_arrow_schema()

@@ -183,7 +183,7 @@ def unpacked(path: Path, into: Path) -> list[Path]:
                     file.write(block)
             files.append(place)
     except _DAMAGE as error:
-        raise CommandError(f"{path} is a damaged or unusual archive ({error})") from error
+        raise _damaged(path, error) from error
     except OSError as error:
         raise CommandError(f"{path} cannot be unpacked ({error.strerror or error})") from error
     if not files:
@@ -227,7 +227,7 @@ def unpacked_member(path: Path, name: str, into: Path) -> None:
                 into.write_bytes(data)
                 return
     except (*_DAMAGE, OSError) as error:
-        raise CommandError(f"{path} is a damaged or unusual archive ({error})") from error
+        raise _damaged(path, error) from error
     raise CommandError(f"{path} holds no {name:.80}, or it is too large")
 
 
@@ -302,6 +302,10 @@ class _Stream:
             if self.left < 0:
                 raise CommandError(f"{self._path} is a tar whose headers have no end; refused")
         return b"".join(parts)
+
+
+def _damaged(path: Path, error: Exception) -> CommandError:
+    return CommandError(f"{path} is a damaged or unusual archive ({error}); copy it again")
 
 
 def _not_a_file(path: Path, name: str) -> CommandError:

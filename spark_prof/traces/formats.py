@@ -77,8 +77,8 @@ class FileFormat:
     # Module and function below `spark_prof.traces.readers`; empty where another step, such as
     # unpacking, comes first.
     reader: str = ""
-    # Whether the reader takes a function that finds the ranges that name modules.
-    scoped: bool = True
+    # Whether the reader takes, after the path, a function that finds ranges that name modules.
+    scoped: bool = False
     # Of names by which a file in a folder is taken for one without a look.
     endings: tuple[str, ...] = ()
     # Other usual ones, which are cut off too where a bundle is named after a file.
@@ -90,7 +90,7 @@ FORMATS = (
         "nsys-sqlite", "an SQLite export of nsys",
         lambda h: h.raw.startswith(b"SQLite format 3\0"),
         b"SQLite format 3\0",
-        "nsys_import.nsys_export", endings=(".sqlite",),
+        "nsys_import.nsys_export", scoped=True, endings=(".sqlite",),
     ),
     FileFormat(
         "nsys-rep", "a report of nsys",
@@ -100,7 +100,7 @@ FORMATS = (
     ),
     FileFormat(
         "cupti", "raw CUPTI buffers", lambda h: h.raw.startswith(MAGIC), MAGIC,
-        "cupti_buffers.cupti_buffers",
+        "cupti_buffers.cupti_buffers", scoped=True,
     ),
     FileFormat("parquet", "a Parquet table", lambda h: h.raw.startswith(b"PAR1"), b"PAR1"),
     FileFormat(
@@ -114,14 +114,14 @@ FORMATS = (
         lambda h: h.content[1:8] == b"\x83\xa5frame"
         or h.holds(b"[", b'"frame"', b'"metrics"', b'"children"'),
         b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
-        "proton.proton_tree", endings=(".hatchet",),
+        "proton.proton_tree", scoped=True, endings=(".hatchet",),
     ),
     FileFormat(
         "proton-trace", "a Chrome trace of Proton",
         lambda h: h.holds(b"{", b'"traceEvents"', b'"call_stack"')
         and b'"schemaVersion"' not in h.text,
         b'{"traceEvents": [{"ph": "X", "args": {"call_stack": ["ROOT"]}}]}',
-        "proton.proton_trace", endings=(".chrome_trace",),
+        "proton.proton_trace", scoped=True, endings=(".chrome_trace",),
     ),
     FileFormat(
         "kineto", "a JSON trace of PyTorch's profiler",
@@ -129,14 +129,14 @@ FORMATS = (
         or h.holds(b"{", b'"schemaVersion"', b'"deviceProperties"')
         or h.holds(b"[", b'"ph"', b'"ts"'),
         b'{"traceEvents": []}',
-        "kineto.kineto_trace", endings=(".json.gz", ".json.zst"),
+        "kineto.kineto_trace", scoped=True, endings=(".json.gz", ".json.zst"),
         loose_endings=(".gz", ".zst", ".json", ".trace", ".pt"),
     ),
     FileFormat(
         "vllm-forward", "kernel sums of vllm bench forward",
         lambda h: h.holds(b"{", b'"replays"', b'"span_us"', b'"busy_us"', b'"kernels"'),
         b'{"replays": 3, "span_us": 1.0, "busy_us": 1.0, "kernels": []}',
-        "vllm_forward.vllm_forward", scoped=False, endings=(".kernels.json",),
+        "vllm_forward.vllm_forward", endings=(".kernels.json",),
     ),
     FileFormat(
         GRAPH_STACKS, "Python stacks of graph nodes", lambda h: is_graph_stacks(h.text),
@@ -146,18 +146,18 @@ FORMATS = (
         "nsys-stats", f"a CSV report of nsys stats ({REPORT_NAMES})",
         lambda h: h.has_table(lambda head: report_of(head) is not None),
         b"Total Time (ns),Instances,Name\n",
-        "nsys_stats.nsys_stats_csv", scoped=False, loose_endings=(".csv",),
+        "nsys_stats.nsys_stats_csv", loose_endings=(".csv",),
     ),
     FileFormat(
         "ncu-rep", "a report of Nsight Compute", lambda h: h.raw.startswith(REPORT_MAGIC),
         REPORT_MAGIC,
-        "ncu_report.ncu_report", scoped=False, endings=(".ncu-rep",),
+        "ncu_report.ncu_report", endings=(".ncu-rep",),
     ),
     FileFormat(
         "ncu", "what ncu --csv printed",
         lambda h: h.has_table(lambda head: is_details_page(head) or is_raw_page(head)),
         b'"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n',
-        "ncu_csv.ncu_csv", scoped=False, loose_endings=(".csv",),
+        "ncu_csv.ncu_csv", loose_endings=(".csv",),
     ),
 )  # fmt: skip
 """The first that shows counts. Results of load generators come after them."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from spark_prof.ab import refusals
+import spark_prof
+from spark_prof.ab import engine_process, refusals
 from spark_prof.ab.result import AbOutcome, from_json
 from spark_prof.cli.main import main
 
@@ -46,6 +47,11 @@ def fake_vllm(folder: Path) -> Path:
     return folder
 
 
+def staged(folder: Path) -> None:
+    """The package where an engine looks for it; to copy it takes longer than all that is faked."""
+    (folder / "spark_prof").symlink_to(Path(spark_prof.__file__).parent)
+
+
 def run(
     folder: Path,
     *options: str,
@@ -75,6 +81,8 @@ def run(
     ):
         patch.setattr(sys, "argv", argv)
         patch.setattr(refusals, "may_have_gpu", lambda: gpu)
+        if program == "vllm":
+            patch.setattr(engine_process, "stage_package", staged)
         for name, value in environment.items():
             patch.setenv(name, value)
         code = main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -246,36 +245,6 @@ def test_tables_take_no_paths_and_no_names_of_python() -> None:
         taken = [name for name in VARIABLES if harmless_variable(name, value)]
         taken += [name for name in OPTIONS if harmless_option((name, value))]
         assert not taken, value
-
-
-@pytest.mark.slow
-def test_texts_by_chance_do_no_harm(run: Run) -> None:
-    signs = random.Random(7)
-    words = [
-        "moe", "=", "spark_prof", ",", "norm", "/tmp/x.py:build", "VLLM_USE_V2_MODEL_RUNNER", "1",
-        "LD_PRELOAD", "--moe-backend", "marlin", "--seed", "-", " ", *PAYLOADS,
-    ]  # fmt: skip
-
-    def text() -> str:
-        parts = (
-            signs.choice(words) if signs.random() < 0.8 else chr(signs.randrange(0xD7FF))
-            for _ in range(signs.randrange(1, 6))
-        )
-        return "".join(parts)
-
-    wrong = []
-    for _ in range(300):
-        record = base()
-        b = record["sides"][1]
-        for key, value in (
-            ("swaps", text()),
-            ("arguments", ["m", *(text() for _ in range(signs.randrange(3)))]),
-            ("environment", {text(): text() for _ in range(signs.randrange(3))}),
-        ):
-            if signs.random() < 0.5:
-                b[key] = value
-        wrong += [(b, harm) for harm in harm_of(*run(record))]
-    assert not wrong
 
 
 BENIGN = [

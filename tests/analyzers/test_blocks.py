@@ -19,9 +19,9 @@ from spark_prof.traces.bundle import Bundle
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDINGS = (
-    "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs",
+    "h100-gpt-oss-20b-mxfp4-graphs",
     "architectures/deepseek-v3-mtp/default",
-)  # fmt: skip
+)
 
 
 def few_at_a_time(patch: pytest.MonkeyPatch, rows: int) -> None:
@@ -52,7 +52,7 @@ def test_a_report_of_a_few_rows_at_a_time(name: str, monkeypatch: pytest.MonkeyP
     assert figures(DATA / name) == wanted
 
 
-@pytest.mark.parametrize("name", RECORDINGS[1:])
+@pytest.mark.parametrize("name", RECORDINGS)
 def test_kernels_of_the_explorer_of_a_few_rows_at_a_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from spark_prof.analyzers.instants import (
     Attributed,
@@ -83,7 +82,7 @@ def some_windows(chosen: random.Random) -> list[Span]:
 
 @each_row("origin", [0, FAR])
 @each_row("seed", range(60))
-def test_every_nanosecond_is_charged(seed: int, origin: int) -> None:
+def test_every_nanosecond_is_attributed(seed: int, origin: int) -> None:
     chosen = random.Random(seed)
     rows, windows = some_rows(chosen, 4 if seed % 3 else 40), some_windows(chosen)
     assert_same(charges(rows, windows, origin), by_moment(rows, windows))
@@ -113,25 +112,6 @@ def test_each_row_has_its_part_of_every_window(seed: int, origin: int) -> None:
     np.testing.assert_allclose(by_kind, weights @ times.attributed, atol=1e-6)
 
 
-@each_row(
-    ("rows", "attributed", "exclusive", "idle"),
-    [
-        ([(0, 60, 0, True), (40, 100, 1, True)], [50, 50], [40, 40], (0, 0)),
-        ([(10, 20, 0, True), (50, 60, 1, True)], [10, 10], [10, 10], (30, 50)),
-        pytest.param([(10, 20, 0, False), (50, 60, 1, True)], [10, 10], [10, 10], (0, 80),
-                     id="a copy before the first kernel is the host's business"),
-        ([(-50, 150, 0, True)], [100, 0], [100, 0], (0, 0)),
-    ],
-)  # fmt: skip
-def test_one_window(
-    rows: list[Row], attributed: list[float], exclusive: list[float], idle: tuple[float, float]
-) -> None:
-    found = charges(rows, [(0, 100)])
-    assert found.attributed[0, :2].tolist() == attributed
-    assert found.exclusive[0, :2].tolist() == exclusive
-    assert (found.between[0], found.outside[0]) == idle
-
-
 @each_row("seed", range(30))
 def test_times_that_cannot_be_change_nothing_else(seed: int) -> None:
     chosen = random.Random(seed)
@@ -144,11 +124,6 @@ def test_times_that_cannot_be_change_nothing_else(seed: int) -> None:
     assert_same(charges(rows, windows), by_moment(usual, windows))
 
 
-def test_no_windows() -> None:
-    found = charges([(0, 10, 0, True)], [])
-    assert found.kernel_time.shape == (0, KINDS)
-
-
 @each_row("written", [[0, 1, 2], [0, 2, 1]])
 def test_of_two_that_start_together_the_longer_one_waits(written: list[int]) -> None:
     rows = pd.DataFrame(
@@ -156,3 +131,8 @@ def test_of_two_that_start_together_the_longer_one_waits(written: list[int]) -> 
     )
     found = with_own_starts(rows.iloc[written].reset_index(drop=True)).set_index("row")
     assert found["start_ns"].to_dict() == {0: 0, 1: 10, 2: 20}
+
+
+def test_no_windows() -> None:
+    found = charges([(0, 10, 0, True)], [])
+    assert found.kernel_time.shape == (0, KINDS)

@@ -93,16 +93,6 @@ def test_a_section_computes_its_topic_alone(
     assert names <= topics | ALWAYS, names - topics - ALWAYS
 
 
-def test_a_report_of_conversions_computes_neither_ranks_nor_rooflines_nor_clients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    layout = Layout(bounds=DocumentBounds(sections=("conversions",)))
-    with computed(monkeypatch) as names:
-        drawn = render_report(summary_of(Bundle(EAGER)).report, layout)
-    assert "Format conversions" in drawn
-    assert names == {"conversions", "kernels", *ALWAYS}
-
-
 def test_json_of_a_section_computes_its_topic_and_what_the_verdict_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -68,42 +68,50 @@ def place(
     return list(placed[columns].itertuples(index=False, name=None))
 
 
-@each_row(
-    ("module", "name", "component", "layer", "placed"),
-    [
-        (ATTENTION, "nothing_known", "attention", 0, True),
-        (ATTENTION, GEMM, "attention", 0, True),
-        (ATTENTION, KV_WRITE, "kv_write", 0, True),
-        (ATTENTION, COLLECTIVE, "collective", 0, True),
-        (ATTENTION, ROPE, "rope", 0, True),
-        (ATTENTION, ROUTER, "attention", 0, True),
-        (EXPERTS, ROUTER, "router", 0, True),
-        (EXPERTS, NORM, "experts", 0, True),
-        (EXPERTS, COLLECTIVE, "collective", 0, True),
-        (SAMPLE, COLLECTIVE, "collective", -1, True),
-        (None, COLLECTIVE, "collective", -1, False),
-        (LAYER, NORM, "norm", 0, True),
-        (LAYER, "nothing_known", "other", 0, True),
-        (SAMPLE, "nothing_known", "sampler", -1, True),
-        (SAMPLE, COPY, "sampler", -1, True),
-        (PREPARE, "nothing_known", "attention", -1, True),
-        (PREPARE, COPY, "memcpy", -1, True),
-        (MODEL, NORM, "norm", -1, False),
-        (MODEL, "nothing_known", "other", -1, False),
-        (None, "nothing_known", "other", -1, False),
-        (None, NORM, "norm", -1, False),
-        (None, COPY, "memcpy", -1, True),
-        (99, "nothing_known", "other", -1, False),
-    ],
+EAGER: tuple[tuple[int | None, str, str, int, bool], ...] = (
+    (ATTENTION, "nothing_known", "attention", 0, True),
+    (ATTENTION, GEMM, "attention", 0, True),
+    (ATTENTION, KV_WRITE, "kv_write", 0, True),
+    (ATTENTION, COLLECTIVE, "collective", 0, True),
+    (ATTENTION, ROPE, "rope", 0, True),
+    (ATTENTION, ROUTER, "attention", 0, True),
+    (EXPERTS, ROUTER, "router", 0, True),
+    (EXPERTS, NORM, "experts", 0, True),
+    (EXPERTS, COLLECTIVE, "collective", 0, True),
+    (SAMPLE, COLLECTIVE, "collective", -1, True),
+    (None, COLLECTIVE, "collective", -1, False),
+    (LAYER, NORM, "norm", 0, True),
+    (LAYER, "nothing_known", "other", 0, True),
+    (SAMPLE, "nothing_known", "sampler", -1, True),
+    (SAMPLE, COPY, "sampler", -1, True),
+    (PREPARE, "nothing_known", "attention", -1, True),
+    (PREPARE, COPY, "memcpy", -1, True),
+    (MODEL, NORM, "norm", -1, False),
+    (MODEL, "nothing_known", "other", -1, False),
+    (None, "nothing_known", "other", -1, False),
+    (None, NORM, "norm", -1, False),
+    (None, COPY, "memcpy", -1, True),
+    (99, "nothing_known", "other", -1, False),
 )
-def test_a_kernel_of_an_eager_model(
-    tmp_path: Path, module: int | None, name: str, component: str, layer: int, placed: bool
+"""The module that launched a kernel, its name, and what is said of it."""
+
+
+# Beside other kernels a collective is of what it serves.
+ALONE = [[row] for row in EAGER if row[1] == COLLECTIVE]
+
+
+@each_row("placed", [[row for row in EAGER if row[1] != COLLECTIVE], *ALONE])
+def test_kernels_of_an_eager_model(
+    tmp_path: Path, placed: list[tuple[int | None, str, str, int, bool]]
 ) -> None:
-    calls = [] if module is None else call(module, 100, 200)
-    category = "gpu_memcpy" if name == COPY else "kernel"
-    launch = event("cuda_runtime", "cudaLaunchKernel", 150, 151, correlation=1)
-    rows = [launch, event(category, name, 300, 400, 7, correlation=1)]
-    assert [row[:3] for row in place(tmp_path, rows, calls)] == [(component, layer, placed)]
+    rows, calls = [], []
+    for number, (module, name, *_) in enumerate(placed):
+        at = 400 * number
+        calls += [] if module is None else call(module, at + 100, at + 200)
+        category = "gpu_memcpy" if name == COPY else "kernel"
+        launched = event("cuda_runtime", "cudaLaunchKernel", at + 150, at + 151, correlation=number)
+        rows += [launched, event(category, name, at + 300, at + 350, 7, correlation=number)]
+    assert [row[:3] for row in place(tmp_path, rows, calls)] == [row[2:] for row in placed]
 
 
 LAYER_CALLS = [

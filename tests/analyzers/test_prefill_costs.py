@@ -72,7 +72,7 @@ def test_a_chunk_costs_what_a_mixed_step_is_longer(tmp_path: Path) -> None:
             Sized(100, batch, "mixed" if mixed else "decode", tokens, rest_us=rest)
         )  # fmt: skip
     result = prefill(recorded(tmp_path / "b", steps, FEW))
-    assert (result.steps, result.mixed, result.alone_us) == (0, 12, None)
+    assert (result.steps, result.mixed, result.prefill_only_us) == (0, 12, None)
     assert [(row.low, row.high, row.steps) for row in result.chunks] == [
         (100, 100, 6),
         (512, 512, 6),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.lookup import BLOCK
+from spark_prof.analyzers import lookup, step_accounting
 from spark_prof.analyzers.step_accounting import (
     Spread,
     covered_in,
@@ -34,9 +34,16 @@ def _random_intervals(seed: int) -> list[tuple[int, int, int]]:
     return found
 
 
+def few_at_a_time(patch: pytest.MonkeyPatch, seed: int) -> None:
+    """Blocks of five rows for every second seed."""
+    for module in (lookup, step_accounting) if seed % 2 else ():
+        patch.setattr(module, "BLOCK", 5)
+
+
 @each_row("origin", [0, FAR])
 @each_row("seed", range(25))
-def test_union_by_group(seed: int, origin: int) -> None:
+def test_union_by_group(seed: int, origin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_at_a_time(monkeypatch, seed)
     intervals = _random_intervals(seed)
     start, end, group = np.array(intervals, np.int64).T
     found = union_by_group(start + origin, end + origin, group, 6)
@@ -50,11 +57,14 @@ def test_union_by_group(seed: int, origin: int) -> None:
     assert found.tolist() == wanted
     assert found.sum() == len({m for begin, finish, _ in intervals for m in range(begin, finish)})
     assert found.dtype == np.int64
+    lengths = np.bincount(group[group >= 0], (end - start)[group >= 0], 6)
+    assert length_by_group(start + origin, end + origin, group, 6).tolist() == lengths.tolist()
 
 
 @each_row("origin", [0, FAR])
 @each_row("seed", range(25))
-def test_covered_in(seed: int, origin: int) -> None:
+def test_covered_in(seed: int, origin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_at_a_time(monkeypatch, seed)
     intervals = _random_intervals(seed)
     start, end, _ = np.array(intervals, np.int64).T
     moments = {moment for begin, finish, _ in intervals for moment in range(begin, finish)}
@@ -62,34 +72,6 @@ def test_covered_in(seed: int, origin: int) -> None:
     begin, finish = np.array(windows, np.int64).T
     found = covered_in(start + origin, end + origin, begin + origin, finish + origin)
     assert found.tolist() == [len(moments & set(range(*window))) for window in windows]
-
-
-def test_many_rows_are_added_up_as_a_few_at_a_time() -> None:
-    chosen = np.random.default_rng(5)
-    rows, groups = 2 * BLOCK + 1000, 3000
-    start = np.sort(chosen.integers(0, 40 * rows, rows)) + FAR
-    end = start + chosen.choice([0, 3, 30, 300, 100_000], rows, p=[0.2, 0.3, 0.3, 0.19, 0.01])
-    group = np.sort(chosen.integers(-1, groups, rows)).astype(np.int32)
-    mixed = chosen.random(rows) < 0.01
-    group[mixed] = chosen.integers(-1, groups, mixed.sum())
-    counted = group >= 0
-    reached = np.maximum.accumulate(np.where(counted, end, start[0]))
-    added = np.maximum(end - np.maximum(start, np.append(start[:1], reached[:-1])), 0)
-    for found, values in (
-        (union_by_group(start, end, group, groups), added),
-        (length_by_group(start, end, group, groups), end - start),
-    ):
-        wanted = np.bincount(group[counted], values[counted], groups)
-        assert found.tolist() == wanted.tolist()
-    edges = np.sort(chosen.integers(start[0] - 10, end.max() + 10, 1000))
-    opens = np.append(True, start[1:] > np.maximum.accumulate(end)[:-1])
-    first = np.flatnonzero(opens)
-    merged = start[first], np.maximum.reduceat(end, first)
-    wanted = [
-        int(np.maximum(np.minimum(merged[1], finish) - np.maximum(merged[0], begin), 0).sum())
-        for begin, finish in pairwise(edges)
-    ]
-    assert covered_in(start, end, edges[:-1], edges[1:]).tolist() == wanted
 
 
 def test_groups_far_apart_and_times_that_cannot_be_are_no_crash() -> None:
@@ -118,30 +100,6 @@ def kernels(*rows: tuple[int, int, int], copies: Sequence[int] = ()) -> pd.DataF
         end_ns=frame["end_ns"] + ORIGIN,
         kind=pd.Categorical(kinds),
     )
-
-
-def entries(found: pd.DataFrame, *more: str) -> list[tuple[float, ...]]:
-    """kernels, overlap, gap and residual of each step, in ns; then what else is asked for."""
-    columns = ["kernels_us", "overlap_us", "gap_us", "residual_us", *more]
-    return [tuple(row) for row in (found[columns] * 1000).round(6).to_numpy().tolist()]
-
-
-@each_row(
-    ("rows", "wanted"),
-    [
-        pytest.param([], (0, 0, 100, 0), id="nothing ran"),
-        pytest.param([(0, 0, 100)], (100, 0, 0, 0), id="one kernel all the time"),
-        pytest.param([(0, 10, 40), (0, 60, 90)], (60, 0, 40, 0), id="gaps around two"),
-        pytest.param([(0, 10, 60), (0, 40, 90)], (100, 20, 20, 0), id="two streams overlap"),
-        pytest.param([(0, 10, 90), (0, 20, 30)], (90, 10, 20, 0), id="one inside another"),
-        pytest.param([(-1, 10, 40)], (0, 0, 70, 30), id="of no step inside the window"),
-        pytest.param([(0, 80, 130)], (50, 0, 80, -30), id="its own outside the window"),
-        pytest.param([(0, 10, 40), (1, 20, 60)], (30, 0, 50, 20), id="of another step"),
-        pytest.param([(7, 10, 40)], (0, 0, 70, 30), id="of a step that is not there"),
-    ],
-)
-def test_the_times_of_one_step(rows: list[tuple[int, int, int]], wanted: tuple[float, ...]) -> None:
-    assert entries(step_times(windows((0, 100), (100, 200)), kernels(*rows)))[0] == wanted
 
 
 @each_row("seed", range(20))

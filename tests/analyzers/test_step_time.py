@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,9 +28,7 @@ from spark_prof.analyzers.step_time import (
 from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.traces.benchmarks.load_test import Latency
 from spark_prof.vocabulary import COMPONENTS
-from tests.analyzers.reported import reported
 from tests.rows import each_row
-from tests.support import Piece, Recorded, kineto, operator, step
 
 NO_LATENCY = Latency()
 
@@ -123,19 +120,6 @@ def parts(account: StepAccount) -> dict[str, AccountPart]:
     return {part.name: part for part in account.parts}
 
 
-def test_the_typical_step_is_the_median_one_whatever_the_longest_took() -> None:
-    """Of 100, 110, 130, 170 and 9,000 us: the mean would be 1,902 us."""
-    length = [100, 110, 130, 170, 9000]
-    steps = [(10_000 * n, 10_000 * n + us) for n, us in enumerate(length)]
-    kernels = [("qkv", n, 0, 10_000 * n, 10_000 * n + 10 * (n + 1)) for n in range(5)]
-    (found,) = typical_steps(kernels, steps)
-    assert found.step_us == found.step.median == 130.0
-    # 110 and 130 us weigh 2/3, 130 and 170 us 1/3: their mean is the median.
-    assert parts(found)["qkv"].us == pytest.approx((25 * 2 + 35) / 3)
-    assert sum(part.us for part in found.parts) == 130.0
-    assert found.idle_us == pytest.approx(130.0 - (25 * 2 + 35) / 3)
-
-
 @each_row("seed", range(40))
 def test_weights_of_the_typical_step(seed: int) -> None:
     chosen = np.random.default_rng(seed)
@@ -156,21 +140,6 @@ def test_nothing_ran_and_no_tokens() -> None:
         LAUNCH_GAPS: 0.0, HOST: 100.0,
     }  # fmt: skip
     assert (found.token_us, found.steps_per_token) == (None, None)
-
-
-def test_each_rank_of_a_cpu_engine_has_its_own(tmp_path: Path) -> None:
-    """An operator that calls another has its time before and after it."""
-    pieces = {
-        rank: [Piece([step(0, 0, 1000)], trace=kineto(operator("aten::embedding", 100, end),
-                                                      operator("aten::mm", 200, 400)))]
-        for rank, end in ((0, 500), (1, 700))
-    }  # fmt: skip
-    bundle = Recorded(pieces).assemble(tmp_path / "b")
-    for rank, us, host in ((0, 0.2, 0.6), (1, 0.4, 0.4)):
-        assert {part.name: part.us for part in reported(bundle, rank).typical_steps[0].parts} == {
-            "embedding": pytest.approx(us), "other": pytest.approx(0.2), LAUNCH_GAPS: 0.0,
-            HOST: pytest.approx(host),
-        }  # fmt: skip
 
 
 def test_an_iteration_that_the_engine_did_not_record_makes_its_time_unknown() -> None:

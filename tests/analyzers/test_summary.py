@@ -83,6 +83,11 @@ def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
             reported(bundle, rank)
 
 
+@pytest.fixture
+def whole(tmp_path: Path) -> Bundle:
+    return Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+
+
 @each_row(
     "facts",
     [
@@ -92,9 +97,9 @@ def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
         {"quantization": {"a": 1}},
     ],
 )  # fmt: skip
-def test_facts_of_any_kind_make_a_report(tmp_path: Path, facts: dict[str, Any]) -> None:
-    bundle = Recorded({0: [eager_decode()]}, facts=facts).assemble(tmp_path / "b")
-    assert reported(bundle).steps.count == 2
+def test_facts_of_any_kind_make_a_report(whole: Bundle, facts: dict[str, Any]) -> None:
+    whole.meta = replace(whole.meta, facts={"rank0": {"process": "rank0", "rank": 0} | facts})
+    assert reported(whole).steps.count == 2
 
 
 def test_a_command_is_shown_so_that_it_can_be_typed_again(tmp_path: Path) -> None:

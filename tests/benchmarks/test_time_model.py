@@ -15,20 +15,17 @@ from benchmarks.predicted_times import (
     calls_of,
     errors,
     facts_of,
-    fits,
     predictions,
 )
 from benchmarks.time_model import (
     GpuFacts,
     MeasuredCall,
     TimeConstants,
-    WeightStream,
     fit,
     scaled,
     streams_of,
 )
 from spark_prof.kernels.tuning import TunedShape
-from spark_prof.rules.gpus import SM_LIMITS
 from tests.docs.pages import DOCS, tables
 from tests.rows import each_row
 
@@ -46,66 +43,6 @@ EXPERTS = MeasuredCall(
     weight_bytes=8 * 3 * 2048 * 768 * 9 / 16,
     us=1.0,
 )
-
-
-def stream(warps: int, min_blocks: int, shared: int) -> WeightStream:
-    return WeightStream(1e6, 100, 0, 10, 5, warps, 2, min_blocks, shared, waits_for_x=True)
-
-
-@each_row(
-    ("capability", "warps", "min_blocks", "shared", "blocks"),
-    [
-        # 65,536 registers for 768 threads: 80 each, 2,560 a warp, 6 warps of each scheduler.
-        ("9.0", 8, 3, 0, 3),
-        ("12.1", 8, 3, 0, 3),
-        ("9.0", 4, 6, 0, 6),
-        # 128 registers each, 4 warps of each scheduler.
-        ("9.0", 16, 1, 0, 1),
-        # Few blocks are asked for: 255 registers at most leave room for one more of 4 warps.
-        ("9.0", 4, 1, 0, 2),
-        # 64 warps fit on an H100, 48 on a GB10.
-        ("9.0", 16, 4, 0, 4),
-        ("12.1", 16, 4, 0, 3),
-        # Of 100 KiB a block takes 46 and the driver's one; of 228 four times as much.
-        ("12.1", 8, 3, 46 * 1024, 2),
-        ("9.0", 8, 3, 46 * 1024, 3),
-        # Such a block does not fit at all; that it runs is for the launch to refuse.
-        ("12.1", 8, 3, 120 * 1024, 1),
-    ],
-)
-def test_blocks_of_a_multiprocessor(
-    capability: str, warps: int, min_blocks: int, shared: int, blocks: int
-) -> None:
-    assert stream(warps, min_blocks, shared).resident(SM_LIMITS[capability]) == blocks
-
-
-def test_streams_of_a_matrix() -> None:
-    (matrix,) = streams_of(CALL)
-    # 320 stacks of 23 units, 3 of them for each of 8 warps.
-    assert (matrix.blocks, matrix.units, matrix.units_of_warp) == (320, 23, 3)
-    assert matrix.grid(GB10) == 320
-    few = streams_of(replace(CALL, config=CONFIG | {"blocks": 2}))[0]
-    assert (few.grid(GB10), few.grid(H100)) == (96, 264)
-    # 3 blocks of 8 warps with 2 units of 16 x 128 weights in 17 bits of 32.
-    assert matrix.in_flight(GB10) == pytest.approx(48 * 16 * 128 * 17 / 32, rel=0.05)
-    assert not streams_of(replace(CALL, config=CONFIG | {"x_ahead": 1}))[0].waits_for_x
-
-
-def test_activations_in_shared_memory_leave_room_for_fewer_blocks() -> None:
-    call = replace(CALL, work=replace(WORK, tokens=8), config=CONFIG | {"x_ahead": 2, "depth": 3})
-    (matrix,) = streams_of(call)
-    assert 46_000 < matrix.shared_bytes < 56_000
-    assert (matrix.resident(H100.limits), matrix.resident(GB10.limits)) == (3, 1)
-
-
-def test_streams_of_experts() -> None:
-    up, down = streams_of(EXPERTS)
-    # 8 experts of 96 stacks of 16 units; 128 stacks of down of 6 units an expert.
-    assert (up.blocks, up.units) == (pytest.approx(8 * 96), 16)
-    assert (down.blocks, down.units) == (128, pytest.approx(48))
-    assert down.units_of_warp == pytest.approx(3)
-    assert up.bytes + down.bytes == pytest.approx(EXPERTS.bytes)
-    assert up.grid(GB10) == 5 * 48
 
 
 @each_row("call", [CALL, EXPERTS])
@@ -146,12 +83,6 @@ def test_constants_are_scaled_by_name() -> None:
     before = TimeConstants()
     after = scaled(before, {"call": 2.0, "x": 0.5})
     assert after == replace(before, call=2 * before.call, x=before.x / 2)
-
-
-def test_configurations_of_other_shapes_are_left_out_where_they_do_not_fit() -> None:
-    assert fits(CONFIG, WORK)
-    assert not fits(CONFIG | {"warps": 16, "split": 16}, replace(WORK, columns=1024))
-    assert not fits(CONFIG | {"x_ahead": 2}, replace(WORK, tokens=16))
 
 
 def percents(values: list[float]) -> str:

@@ -109,6 +109,7 @@ def test_usage_errors_are_one_line(refuses: Refuses) -> None:
         ((), "give either a source or --name"),
         (("x", "--name", "y"), "give either a source or --name"),
         (("/nonexistent",), "/nonexistent"),
+        (("void my::kernel<128>(int)",), "for a kernel's name: --name 'void my::kernel<128>(int)'"),
         (("/bin/sh",), "holds no GPU code"),
         ((str(DATA / "README.md"),), "README.md"),
         ((str(DATA / "cupti"),), "cupti"),
@@ -119,6 +120,10 @@ def test_usage_errors_are_one_line(refuses: Refuses) -> None:
         ((str(SM_90.parent), "--arch", "sm_90"), "is no library"),
     ):
         refuses(words, says)
+
+
+def test_one_kernel_is_not_kernels(run: Run) -> None:
+    assert "\n1 kernel; 1 unknown\n" in run("--name", "my_kernel")[1]
 
 
 def test_a_damaged_cubin_is_one_line(refuses: Refuses, tmp_path: Path) -> None:

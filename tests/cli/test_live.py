@@ -9,31 +9,21 @@ import re
 import struct
 import sys
 import termios
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_prof.cli.record import LiveScreen, live_screen
 from spark_prof.profiler.terminal import BottomLines
-from tests.profiler.test_terminal import CTRL_C, ROOT, Shown, check_whole, engine, record
+from tests.profiler.test_terminal import CTRL_C, ROOT, Shown, check_whole, engine, record, shown
+
+__all__ = ["shown"]
 
 LINE = "print('ENGINE', done, 'SAYS', flush=True)"
 TAKEN, GIVEN_BACK = "\x1b[1;21r", "\x1b[r"  # of 30 rows
 
 
-@pytest.fixture
-def terminals() -> Iterator[list[Shown]]:
-    made: list[Shown] = []
-    yield made
-    for each in made:
-        if each.code is None:
-            os.kill(each.pid, 9)
-            os.waitpid(each.pid, 0)
-        os.close(each.terminal)
-
-
-def started(terminals: list[Shown], argv: list[str], kind: str = "xterm") -> Shown:
+def started(shown: list[Shown], argv: list[str], kind: str = "xterm") -> Shown:
     """Starts a command in a terminal of 30 rows, whose size is known before it runs."""
     person, program = os.openpty()
     fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
@@ -45,8 +35,8 @@ def started(terminals: list[Shown], argv: list[str], kind: str = "xterm") -> Sho
         os.chdir(ROOT)
         os.execvp(argv[0], argv)
     os.close(program)
-    terminals.append(Shown(pid, person))
-    return terminals[-1]
+    shown.append(Shown(pid, person))
+    return shown[-1]
 
 
 def screen_of(text: str) -> str:
@@ -55,14 +45,14 @@ def screen_of(text: str) -> str:
 
 
 def test_figures_are_shown_and_the_engine_writes_as_before(
-    terminals: list[Shown], tmp_path: Path
+    shown: list[Shown], tmp_path: Path
 ) -> None:
     # The engine stops before its end until the first figures have come.
     seen = tmp_path / "seen"
     goes_on = f"lambda: done < 500 or os.path.exists({str(seen)!r})"
     stop = f"[time.sleep(0.05) for _ in iter({goes_on}, True)]"
     command = engine(tmp_path, steps=600, each=f"{LINE}; {stop}")
-    run = started(terminals, record(tmp_path / "b", command))
+    run = started(shown, record(tmp_path / "b", command))
     run.wait_for(r"tokens/s")
     seen.touch()
     assert run.ended() == 0, run.text
@@ -78,9 +68,9 @@ def test_figures_are_shown_and_the_engine_writes_as_before(
 
 
 def test_ctrl_c_gives_the_rows_back_and_keeps_every_step(
-    terminals: list[Shown], tmp_path: Path
+    shown: list[Shown], tmp_path: Path
 ) -> None:
-    run = started(terminals, record(tmp_path / "b", engine(tmp_path)))
+    run = started(shown, record(tmp_path / "b", engine(tmp_path)))
     run.wait_for(r"tokens/s")
     run.type(CTRL_C)
     assert run.ended() == 0, run.text
@@ -96,14 +86,12 @@ def test_ctrl_c_gives_the_rows_back_and_keeps_every_step(
         *(pytest.param(how, marks=pytest.mark.slow) for how in ("--no-live", "stdout in a file")),
     ],
 )  # fmt: skip
-def test_where_nobody_looks_nothing_is_drawn(
-    terminals: list[Shown], tmp_path: Path, how: str
-) -> None:
+def test_where_nobody_looks_nothing_is_drawn(shown: list[Shown], tmp_path: Path, how: str) -> None:
     options = {"--no-live": ["--no-live"], "JSON": ["--format", "json"]}.get(how, [])
     words = record(tmp_path / "b", engine(tmp_path, steps=100, each=LINE), *options)
     if how == "stdout in a file":
         words = ["sh", "-c", '"$@" > "$0"', str(tmp_path / "out"), *words]
-    run = started(terminals, words, "dumb" if how == "dumb terminal" else "xterm")
+    run = started(shown, words, "dumb" if how == "dumb terminal" else "xterm")
     assert run.ended() == 0, run.text
     check_whole(tmp_path / "b", 100)
     assert "\x1b7" not in run.text

@@ -90,6 +90,9 @@ SAYS = {
     "report": "see spark-prof report --help",
     "export b": "see spark-prof export --help",
     "export b -o p.perfetto": "ends neither in .json nor in .json.gz",
+    f"query SELECT {MODEL}": "the query comes last",
+    f"report {ROOT}/docs/schema": "; give a recording of spark-prof, a trace of another tool, or",
+    "tune": "no model and no command; put one after --: -- vllm serve MODEL",
     "ab --b moe=spark_prof -- ./nomodel": "./nomodel is neither a model's folder nor a program",
 }
 

@@ -138,14 +138,13 @@ def test_only_what_was_compared_agrees() -> None:
 
 @each_row("sample", AB_SAMPLES)
 def test_the_page_has_only_its_own_tags_and_loads_nothing(sample: str) -> None:
-    page = Page(render_ab(AB_SAMPLES[sample], Layout("html")))
+    drawn = {kind: render_ab(AB_SAMPLES[sample], Layout(kind)) for kind in ("text", "md", "html")}
+    page = Page(drawn["html"])
     check_page(page)
     charts = "".join(script for script in page.scripts if "Plotly.newPlot(" in script[:2000])
     assert not re.search(r"<[a-z/!]", charts, re.I)
-    for kind in ("text", "md", "html"):
-        drawn = render_ab(AB_SAMPLES[sample], Layout(kind))
-        assert "\x1b" not in drawn
-        assert "<script>alert" not in drawn or kind == "text"
+    assert not any("\x1b" in text for text in drawn.values())
+    assert not any("<script>alert" in drawn[kind] for kind in ("md", "html"))
 
 
 def test_a_gain_that_is_none_is_not_shared_out() -> None:
@@ -183,8 +182,7 @@ def test_the_tokens_are_the_same_where_more_than_rounding_decides(
     for agree in (1.0, 0.9):
         figures = replace(counts, agreement=agree)
         result = replace(FASTER, gates=(Gate(1, replace(verdict, figures=figures)),))
-        for kind in ("text", "json"):
-            assert ("same tokens" in render_ab(result, Layout(kind, 2000))) == same
+        assert ("same tokens" in answer(result)) == same
         assert any("tokens agree" in name for name, _ in headline(result)) == same
         share = "all" if clear is None else f"{ties} of them"
         assert same or answer(result).endswith(
@@ -241,8 +239,9 @@ RESULTS = [
 
 @each_row("path", RESULTS)
 def test_runs_with_random_weights_claim_no_tokens(path: Path) -> None:
+    """Every format has the same document, so of the others one result is enough."""
     result = read_result(path)
-    for kind in ("text", "md", "html", "json"):
+    for kind in ("text", "md", "html", "json") if path == RESULTS[0] else ("text",):
         drawn = render_ab(result, Layout(kind, 2000))
         assert "same tokens" not in drawn
         assert RANDOM in drawn or not any(run.estimate.gain for run in result.runs)

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from spark_prof.ab.result import read_result
 from spark_prof.dashboards.ab_answer import answer
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.section import DocumentBounds, Layout
+from tests.rows import each_row
 
 from .ab_sample import AB_SAMPLES
 
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "ab").glob("*.json"))
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+@each_row("path", RESULTS)
 def test_the_answer_stands_first_on_one_screen(path: Path) -> None:
+    """On a narrow page, which takes the most lines."""
     result = read_result(path)
-    for width in (80, 100, 140):
-        drawn = render_ab(result, Layout("text", width), whole=False)
-        assert len(drawn.splitlines()) <= 70
-        assert drawn.startswith(answer(result)[:60])
-        assert "--all" in drawn
-    whole = render_ab(result, Layout("text", 100))
-    assert len(whole.splitlines()) > 70
-    for section in ("ab_costs", "ab_setup"):
-        asked = render_ab(
-            result, Layout("text", 100, bounds=DocumentBounds(None, (section,))), whole=False
-        )
-        assert "--all, and report.html" not in asked
+    drawn = render_ab(result, Layout("text", 80), whole=False)
+    assert len(drawn.splitlines()) <= 70
+    assert drawn.startswith(answer(result)[:60])
+    assert "--all" in drawn
 
 
-def test_one_screen_has_the_step_and_the_largest_savings(tmp_path: Path) -> None:
+def test_one_screen_has_the_step_and_the_largest_savings() -> None:
     path = next(path for path in RESULTS if path.stem == "gpt-oss-20b-layer-h200")
-    drawn = render_ab(read_result(path), Layout("text", 100), whole=False)
+    result = read_result(path)
+    assert len(render_ab(result, Layout("text", 100)).splitlines()) > 70
+    for section in ("ab_costs", "ab_setup"):
+        bounds = DocumentBounds(None, (section,))
+        requested = render_ab(result, Layout("text", 100, bounds=bounds), whole=False)
+        assert "--all, and report.html" not in requested
+    drawn = render_ab(result, Layout("text", 100), whole=False)
+    assert len(drawn.splitlines()) <= 70
     for words in ("experts ", "step  ", "Proof, batch 1: 4 of 6 claims hold; the others:"):
         assert words in drawn
     assert "Kernels that changed most" not in drawn

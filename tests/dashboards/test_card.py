@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import BytesIO
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 import spark_prof
 from spark_prof.dashboards.render import Layout, card_png, render_report
@@ -60,6 +62,31 @@ def test_a_card_is_a_picture_whatever_is_written_on_it() -> None:
     empty = Card("", "", (), "", (), "", (), (), (), ())
     for one in (card, hostile, empty):
         assert size(one) == (card_png.WIDTH, card_png.HEIGHT)
+
+
+def test_no_text_of_a_card_runs_over_another_or_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = ImageDraw.ImageDraw
+    plain = draw.text
+    boxes: list[tuple[float, float, float, float]] = []
+
+    def text(this: ImageDraw.ImageDraw, place: Any, line: str, fill: Any, font: Any) -> None:
+        if line:
+            boxes.append(this.textbbox(place, line, font=font))
+        plain(this, place, line, fill, font)
+
+    monkeypatch.setattr(draw, "text", text)
+    card = card_of(short_report(spark_prof.report(CODE)))
+    long = "a word " * 400
+    card = replace(card, title=long, run=long, verdict=(long,) * 5, caveats=(long,) * 9)
+    card_png.card_png(card)
+    assert all(0 <= b[0] < b[2] <= card_png.WIDTH for b in boxes)
+    assert all(0 <= b[1] < b[3] <= card_png.HEIGHT for b in boxes)
+    over = [
+        (a, b)
+        for a, b in combinations(boxes, 2)
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    ]
+    assert over == []
 
 
 def test_a_card_needs_pillow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,12 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from spark_prof.dashboards import outline
 from spark_prof.dashboards.render import RENDERERS
+from spark_prof.dashboards.render.json_report import record_of
+from spark_prof.dashboards.render.limits import KEYS
 
+from .filled import filled
 from .sample import SAMPLES
 
 
@@ -27,3 +31,10 @@ def test_takes_figures_of_numpy() -> None:
     document = json.loads(RENDERERS["json"](report))
     assert document["steps"]["count"] == 3
     assert document["time"]["wall_us"] is None
+
+
+def test_every_section_of_the_report_can_be_asked_of_its_json() -> None:
+    report = filled()
+    keys = record_of(report).keys()
+    assert [word for word in outline.words(report) if word not in {*keys, *KEYS}] == []
+    assert [word for word, keys_of in KEYS.items() if not {*keys_of} <= {*keys}] == []

@@ -16,7 +16,10 @@ import pytest
 from plotly.offline import get_plotlyjs
 from rich.cells import cell_len
 
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import RENDERERS, Layout, markdown, render_report
+from spark_prof.dashboards.render.terminal import draw
+from spark_prof.dashboards.section import document, table
 from spark_prof.dashboards.units import clean
 from tests.rows import each_row
 
@@ -62,7 +65,7 @@ def test_names_the_model_and_can_be_written_to_a_file(renderer: str, sample: str
 def test_html_has_the_whole_names_of_what_is_called_by_short_ones(sample: str) -> None:
     report = SAMPLES[sample]
     page = RENDERERS["html"](report)
-    names = {row.name for row in (*report.conversions.charged, *report.kernels[:10])}
+    names = {row.name for row in (*report.conversions.attributed, *report.kernels[:10])}
     assert names
     for name in names:
         assert f"<code>{_AS_WRITTEN['html'](name)}</code>" in page
@@ -85,6 +88,21 @@ def test_text_fits_the_terminal_and_cuts_no_figure(sample: str, width: int) -> N
     lines = [line for line in rendered.splitlines() if not line.startswith("$ ")]
     assert max(map(cell_len, lines)) <= width
     assert width < 100 or "hostile" in sample or "…" not in rendered
+
+
+@each_row("width", [60, 80])
+def test_a_figure_keeps_its_unit_where_names_and_texts_are_cut(width: int) -> None:
+    columns = [
+        cells.Text("Role", lambda _: "self_attn.qkv_proj, which is long"),
+        cells.Name("Kernel", lambda _: "marlin_moe_wna16::Marlin_of_many_letters"),
+        cells.Time("A step", lambda us: us),
+        cells.Share("Of bound", lambda _: 0.393),
+        cells.Text("Runs on", lambda _: "tensor-core bf16"),
+    ]
+    drawn = draw(document("Title", (), [table("kernels", "Kernels", [573.0], columns)]), width)
+    assert max(map(cell_len, drawn.splitlines())) <= width
+    assert "573.0 us" in drawn
+    assert "39.3 %" in drawn
 
 
 def test_text_has_colour_only_when_asked_and_never_that_of_a_name() -> None:

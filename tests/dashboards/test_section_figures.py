@@ -118,7 +118,7 @@ def test_every_step_is_in_the_distribution() -> None:
 def test_conversions_add_up(sample: str) -> None:
     report = SAMPLES[sample]
     (bars,) = conversion_section.most_expensive(report).data
-    whole = sum(conversion_section.cost_of(row, report) for row in report.conversions.charged)
+    whole = sum(conversion_section.cost_of(row, report) for row in report.conversions.attributed)
     assert sum(bars.x) == pytest.approx(whole)
     layers = conversion_section.by_layer(report).data
     inside = [row for row in report.conversions.layers if row.layer is not None]

@@ -74,7 +74,7 @@ RESULTS = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("tu
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_by_default_it_is_one_screen(path: Path) -> None:
     result = read_tune(path)
-    for width in (80, 100, 140):
+    for width in (80, 140):
         lines = render_tune(result, Layout("text", width), whole=False).splitlines()
         assert len(lines) <= 70
         assert lines[0].startswith(answer_line(result)[:60])
@@ -87,6 +87,14 @@ def test_of_what_was_not_tried_one_screen_says_how_many_and_why() -> None:
     told = render_tune(replace(NOTHING, tried=late), Layout("text", 100), whole=False)
     assert "3 more not tried: no time." in told
     assert "1, each with its reason: KV cache 1." in told
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_one_screen_leaves_the_command_out_of_the_setup(whole: bool) -> None:
+    text = render_tune(TUNED, Layout("text", 100), whole=whole)
+    heads = {line.partition("  ")[0] for line in text.splitlines()}
+    assert {"model", "vLLM", "prompts"} <= heads
+    assert ("command" in heads) is whole
 
 
 def test_of_answers_no_more_is_said_than_is_known() -> None:

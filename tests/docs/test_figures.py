@@ -114,6 +114,30 @@ def test_every_field_of_meta_json_is_explained() -> None:
     assert found == [[field.name for field in fields(kind)] for kind in (Meta, Settings)]
 
 
+def test_a_token_is_a_mean_and_a_typical_step_the_median() -> None:
+    """What docs/time.md and docs/query.md say of the example, and the tutorial of its own."""
+    report = report_of("spark_prof/example.zip")
+    token, step = report.steps.headline, report.steps.decode_us
+    assert report.decode_roofline is not None
+    floor = report.decode_roofline.floor_us
+    assert token is not None
+    assert step is not None
+    assert floor is not None
+    page = text_of("time.md")
+    assert f"{share(floor / token.token_us)} of a token's {microseconds(token.token_us)}" in page
+    assert f"{share(floor / step.median)} of the median step's {microseconds(step.median)}" in page
+    sql = "SELECT median(end_ns - start_ns) / 1e6 AS ms FROM steps WHERE phase = 'decode'"
+    ms = float(output(["query", "spark_prof/example.zip", sql]).split()[-1])
+    assert f"{microseconds(step.median)} against {ms:.2f} ms" in text_of("query.md")
+    tutorial = report_of(PAIR[1]).steps
+    assert tutorial.headline is not None
+    assert tutorial.decode_us is not None
+    assert f"({microseconds(tutorial.decode_us.median)} is the median step; the " in text_of(
+        "tutorial-nvfp4.md"
+    )
+    assert f"{microseconds(tutorial.headline.token_us)} of a token" in text_of("tutorial-nvfp4.md")
+
+
 def test_every_format_has_a_row() -> None:
     rows = tables(DOCS / "import.md", "Formats")[0]
     found = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}

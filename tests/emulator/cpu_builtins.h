@@ -11,6 +11,8 @@
 extern "C" {
 float exp2f(float) noexcept;
 float expf(float) noexcept;
+float fabsf(float) noexcept;
+float fmaxf(float, float) noexcept;
 float sqrtf(float) noexcept;
 double fabs(double) noexcept;
 double nearbyint(double) noexcept;

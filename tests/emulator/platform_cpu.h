@@ -110,6 +110,86 @@ INLINE void multiply_add_16x8x16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, 
     cpu::collect("multiply_add_16x8x16", cpu_multiply_add, &operand);
 }
 
+// Of E2M1 and of E4M3 without a sign, exactly; E4M3's last code is NaN.
+INLINE double cpu_e2m1(u32 code) {
+    const double sizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    return code & 8 ? -sizes[code & 7] : sizes[code & 7];
+}
+INLINE double cpu_e4m3(u32 code) {
+    const u32 exponent = code >> 3 & 15, mantissa = code & 7;
+    if ((code & 127) == 127) return double(float_of_bits(0x7fffffff));
+    return exponent ? double(8 + mantissa) * double(1u << exponent) / 1024 : double(mantissa) / 512;
+}
+struct CpuMultiplyAddFp4 {
+    float* d;
+    u32 a[4], b[2], a_scales, b_scales, a_lanes, b_lane;
+};
+// Sums of 16 products are exact in a double, and so is each with its scales. They are added to d one
+// after another from column 0 of a up, each sum rounded to float. How a GPU adds is not documented.
+UNCHECKED static void cpu_multiply_add_fp4(cpu::Warp& warp) {
+    if (warp.arrived != cpu::ALL_LANES) cpu::fail("multiply_add_fp4_16x8x64 without all 32 lanes");
+    double a[16][64], b[64][8], a_scales[16][4], b_scales[4][8];
+    const CpuMultiplyAddFp4* lanes[32];
+    for (u32 lane = 0; lane < 32; ++lane) {
+        const CpuMultiplyAddFp4& own = *static_cast<CpuMultiplyAddFp4*>(warp.operands[lane]);
+        lanes[lane] = &own;
+        u32 g = lane / 4, t = lane % 4;
+        if (own.a_lanes != lanes[0]->a_lanes || own.b_lane != lanes[0]->b_lane) {
+            cpu::fail("multiply_add_fp4_16x8x64 with other lanes' scales in some lanes");
+        }
+        for (u32 i = 0; i < 32; ++i) {
+            u32 row = g + (i < 8 || (16 <= i && i < 24) ? 0 : 8);
+            a[row][8 * t + i % 8 + (i < 16 ? 0 : 32)] = cpu_e2m1(own.a[i / 8] >> 4 * (i % 8));
+        }
+        for (u32 i = 0; i < 16; ++i) {
+            b[8 * t + i % 8 + (i < 8 ? 0 : 32)][g] = cpu_e2m1(own.b[i / 8] >> 4 * (i % 8));
+        }
+        for (u32 block = 0; block < 4; ++block) {
+            u32 a_scale = own.a_scales >> 8 * block, b_scale = own.b_scales >> 8 * block;
+            if (t / 2 == own.a_lanes) a_scales[g + 8 * (t % 2)][block] = cpu_e4m3(a_scale);
+            if (t == own.b_lane) b_scales[block][g] = cpu_e4m3(b_scale);
+        }
+    }
+    for (u32 lane = 0; lane < 32; ++lane) {
+        for (u32 i = 0; i < 4; ++i) {
+            u32 row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+            float sum = lanes[lane]->d[i];
+            for (u32 block = 0; block < 4; ++block) {
+                double products = 0;
+                for (u32 k = 16 * block; k < 16 * block + 16; ++k) products += a[row][k] * b[k][column];
+                sum = float(double(sum) + products * a_scales[row][block] * b_scales[block][column]);
+            }
+            lanes[lane]->d[i] = sum;
+        }
+    }
+}
+template <int A_LANES, int B_LANE>
+INLINE void multiply_add_fp4_16x8x64(float (&d)[4], const uint4& a, u32 b0, u32 b1, u32 a_scales,
+                                     u32 b_scales) {
+    static_assert(A_LANES >= 0 && A_LANES < 2 && B_LANE >= 0 && B_LANE < 4, "lanes of a group");
+    CpuMultiplyAddFp4 operand = {d, {a.x, a.y, a.z, a.w}, {b0, b1}, a_scales, b_scales, A_LANES, B_LANE};
+    cpu::collect("multiply_add_fp4_16x8x64", cpu_multiply_add_fp4, &operand);
+}
+INLINE u32 cpu_to_e2m1(float value) {
+    const float ends[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.f};  // between code i and the next
+    if (value != value) return 7;
+    const u32 sign = bits_of_float(value) >> 31 << 3;
+    const float size = value < 0 ? -value : value;
+    u32 code = 0;
+    for (u32 i = 0; i < 7; ++i) code += i % 2 ? size >= ends[i] : size > ends[i];
+    return sign | code;
+}
+INLINE u32 floats_to_e2m1x2(float low, float high) { return cpu_to_e2m1(low) | cpu_to_e2m1(high) << 4; }
+INLINE u32 float_to_e4m3(float value) {
+    if (value != value) return 0x7f;
+    const u32 sign = bits_of_float(value) >> 31 << 7;
+    const float size = value < 0 ? -value : value;
+    if (size >= 448.f) return sign | 0x7e;
+    if (size < 0x1p-6f) return sign | u32(nearbyint(double(size) * 512));
+    const u32 bits = bits_of_float(size);
+    return sign | (((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - 960);
+}
+
 struct CpuShuffle {
     u32 value, from, got;
 };

@@ -20,6 +20,7 @@ from spark_prof.explorer.cache import reading
 from spark_prof.traces.chunks import progress_name, write_json
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
+from tests.docs.pages import DOCS, tables
 from tests.explorer.framed import DATA, PATHS, framed, sidebar_links, texts
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode
@@ -56,6 +57,11 @@ def test_every_page_is_drawn_at_its_address_whatever_else_that_says(page: str) -
         app = framed([GRAPHS, EAGER], page, **address)
         assert app.header[0].value.lower() == page
         assert app.sidebar.selectbox(key="choice-source").value == 0, "it is the first"
+
+
+def test_every_page_is_in_the_documentation() -> None:
+    [rows] = tables(DOCS / "explore.md", "Explore")
+    assert [cells[0] for cells in rows] == list(PAGES.values())
 
 
 def test_links_keep_what_other_pages_understand() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz.cases import Case, run, workers
 from tests.fuzz.fixtures import LOG, MODEL, PIECES, build
 
-_FEW = 110
+_FEW = 55
 _MANY = int(os.environ.get("FUZZ_CASES", "385"))
 """Damaged files of all fixtures together; `FUZZ_CASE`, as a failure names it, runs one alone."""
 

@@ -17,7 +17,10 @@ from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.check.normed_mlp_cases import NormedMlpCase
 from spark_prof.kernels.check.runner import AnyCase
+from spark_prof.kernels.check.w4a4_cases import W4a4Case
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.operands import LARGEST_BATCH
+from spark_prof.kernels.registry import by_check
 
 Attempts = Iterator[tuple[str, Callable[[], str]]]
 """What is tried, in words, each with what tries it and says what was wrong."""
@@ -29,11 +32,14 @@ _ANY_OPERAND: Mapping[str, Change] = {
     "with a column less": lambda operand: operand[..., :-1].contiguous(),
     "with a dimension more": lambda operand: operand[None],
 }
-_ROW_OPERAND: Mapping[str, Change] = {
-    "of no tokens": lambda operand: operand[:0],
-    "of 17 tokens": lambda operand: operand[:1].repeat(17, 1),
-    "of one dimension": lambda operand: operand[0],
-}
+
+
+def _row_operand(most: int) -> dict[str, Change]:
+    return {
+        "of no tokens": lambda operand: operand[:0],
+        f"of {most + 1} tokens": lambda operand: operand[:1].repeat(most + 1, 1),
+        "of one dimension": lambda operand: operand[0],
+    }
 
 
 def all_refusals(candidate: KernelCandidate, device: str) -> Attempts:
@@ -59,7 +65,8 @@ def all_refusals(candidate: KernelCandidate, device: str) -> Attempts:
         for label, run in refusals(lambda: routed, both, "logits"):
             yield f"with a correction, {label}", run
     for kind in candidate.formats:
-        case: AnyCase = DenseCase(kind, (32, 64), 3, bias=True)
+        matrix = DenseCase(kind, (32, 64), 3, bias=True)
+        case: AnyCase = W4a4Case(matrix) if candidate.name == "w4a4" else matrix
         names: tuple[str, ...] = ("x", "bias")
         if candidate.slot == "moe":
             case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
@@ -80,7 +87,8 @@ def all_refusals(candidate: KernelCandidate, device: str) -> Attempts:
             assert argument is not None
             operands[name] = argument
         made = partial(lambda layer: candidate.build(layer).run, posed.layer)
-        for label, run in refusals(made, operands, "x"):
+        most = by_check()[candidate.name].tokens[1]
+        for label, run in refusals(made, operands, "x", most):
             yield f"{kind}, {label}", run
 
 
@@ -137,16 +145,19 @@ def _not_built(candidate: KernelCandidate, layer: AttentionLayer) -> str:
 
 
 def refusals(
-    made: Callable[[], Callable[..., object]], operands: Mapping[str, torch.Tensor], rows: str
+    made: Callable[[], Callable[..., object]],
+    operands: Mapping[str, torch.Tensor],
+    rows: str,
+    most: int = LARGEST_BATCH,
 ) -> Attempts:
     """Each wrong operand in words, with what tries it.
 
     Of several operands each is put where the others are not. A kernel of one operand runs wherever
     that lies, on the CPU of a machine with a GPU too: only where no kernel runs is it refused. The
-    one named by `rows` tells the number of tokens.
+    one named by `rows` tells the number of tokens, which is `most` at most.
     """
     for name in operands:
-        changes = {**_ANY_OPERAND, **_ROW_OPERAND} if name == rows else dict(_ANY_OPERAND)
+        changes = dict(_ANY_OPERAND) | (_row_operand(most) if name == rows else {})
         if len(operands) > 1:
             changes["on another device"] = _elsewhere
         else:

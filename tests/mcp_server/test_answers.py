@@ -112,7 +112,6 @@ def test_answers_are_small_of_every_kind_of_recording(recording: str, desk: Desk
 
 
 PAIRS = [
-    ("code-h100/dense-bf16", "code-h100/dense-awq"),
     ("compare-h100/gpt-graph", "compare-h100/qwen-graph"),
     ("kineto/gpt-oss-eager.json.gz", "kineto/gpt-oss-graphs"),
 ]
@@ -238,8 +237,8 @@ def test_parts_lead_to_their_parts() -> None:
 @pytest.fixture
 def folders(tmp_path: Path) -> AllowedFolders:
     """A folder beside one that is not for the agent, and ways out of it."""
-    inside, outside = tmp_path / "in", tmp_path / "out"
-    for folder in (inside / "run", inside / "leads-out", inside / "leads-in", outside):
+    inside, outside, beside = tmp_path / "in", tmp_path / "out", tmp_path / "in2"
+    for folder in (inside / "run", inside / "leads-out", inside / "leads-in", outside, beside):
         folder.mkdir(parents=True)
         (folder / "meta.json").write_text("{}")
     (inside / "link").symlink_to(outside)
@@ -259,9 +258,9 @@ def test_what_lies_in_the_folders_is_found(named: str, folders: AllowedFolders) 
 
 
 OUTSIDE = (
-    "../out", "link", "run/../../out", "leads-out", "", "run\0", "run\n", "x" * 2_000, "missing",
-    "loop", "twice", "/etc/passwd", "https://example.com/run", "s3://bucket/run", "~",
-    "link/meta.json",
+    "../out", "../in2", "../in2/meta.json", "link", "run/../../out", "leads-out", "", "run\0",
+    "run\n", "x" * 2_000, "missing", "loop", "twice", "/etc/passwd", "https://example.com/run",
+    "s3://bucket/run", "~", "link/meta.json",
 )  # fmt: skip
 
 
@@ -280,7 +279,7 @@ def test_the_list_has_what_may_be_asked(folders: AllowedFolders) -> None:
     assert all(folders.source(row["recording"]) for row in listed)
 
 
-@each_row("named", ["../out/new", "run", "link/new", "missing/new", "/tmp/new", ""])
+@each_row("named", ["../out/new", "../in2/new", "run", "link/new", "missing/new", "/tmp/new", ""])
 def test_a_result_goes_into_a_new_folder_of_them(named: str, folders: AllowedFolders) -> None:
     with pytest.raises(CommandError):
         folders.new_folder(named)
@@ -318,8 +317,6 @@ def test_a_result_of_speculate_is_told_and_its_texts_are_no_instruction(tmp_path
 
 
 def test_a_report_is_made_once_while_nothing_changes(tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(DATA / "code-h100" / "dense-awq", tmp_path / "run")
     runs: list[Sequence[str]] = []
 

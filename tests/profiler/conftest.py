@@ -34,6 +34,12 @@ sys.exit({code})
 """
 
 
+def until(path: Path) -> str:
+    """What a command does until there is a file, for a minute at most."""
+    exists = f"__import__('os').path.exists({str(path)!r})"
+    return f"[time.sleep(0.02) for _ in range(3000) if not {exists}]"
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
     def writer(steps: int = 5, then: str = "pass", code: int = 0) -> list[str]:

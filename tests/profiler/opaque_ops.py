@@ -35,7 +35,10 @@ NO_RANGE = {
 """Calls on a layer that need no range, and why."""
 
 
-def body_calls(vllm: Path) -> dict[str, set[str]]:
+Bodies = dict[str, set[str]]
+
+
+def body_calls(vllm: Path) -> Bodies:
     """For each opaque op what its body calls on a layer, such as `impl.forward`."""
     found: dict[str, set[str]] = {}
     for path in sorted(vllm.rglob("*.py")):
@@ -53,12 +56,12 @@ def body_calls(vllm: Path) -> dict[str, set[str]]:
     return found
 
 
-def unmarked(vllm: Path) -> dict[str, set[str]]:
-    """The calls that neither a row of `CALLS` with that op nor `NO_RANGE` knows, by op."""
+def unmarked(bodies: Bodies) -> dict[str, set[str]]:
+    """The calls of those that neither a row of `CALLS` with that op nor `NO_RANGE` knows, by op."""
     rows = {(op, called(call)) for call in CALLS for op in call.ops.split()}
     found = {
         op: {name for name in calls if (op, name) not in rows and name not in NO_RANGE}
-        for op, calls in body_calls(vllm).items()
+        for op, calls in bodies.items()
     }
     return {op: calls for op, calls in found.items() if calls}
 
@@ -68,9 +71,8 @@ def called(call: InternalCall) -> str:
     return f"{call.holder}.{call.method}".lstrip(".")
 
 
-def gone(vllm: Path, version: tuple[int, int]) -> list[str]:
-    """The rows of `CALLS` for that version which no body of it calls."""
-    bodies = body_calls(vllm)
+def gone(bodies: Bodies, version: tuple[int, int]) -> list[str]:
+    """The rows of `CALLS` for that version which none of its bodies calls."""
     return [
         f"{op}: {called(call)}"
         for call in CALLS
@@ -108,4 +110,5 @@ def _on_a_layer(body: ast.FunctionDef) -> set[str]:
 if __name__ == "__main__":
     for folder in map(Path, sys.argv[1:]):
         minor = int(folder.resolve().parent.name.split(".")[1])
-        print(folder, "unmarked:", unmarked(folder), "gone:", gone(folder, (0, minor)))
+        bodies = body_calls(folder)
+        print(folder, "unmarked:", unmarked(bodies), "gone:", gone(bodies, (0, minor)))

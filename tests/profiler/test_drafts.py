@@ -154,13 +154,42 @@ def test_where_nothing_is_drafted_no_table_is_written(record: Any, tmp_path: Pat
     assert len(bundle.frame("drafts", 0)) == 0
 
 
-def test_a_request_without_drafts_has_no_row(record: Any, tmp_path: Path) -> None:
-    output = verify(5, r0=2, r1=0)
-    scheduler = Scheduler(output)
+ALIVE = Request(stale=1)
+
+
+@pytest.mark.parametrize(
+    ("proposed", "tokens", "changed", "rows"),
+    [
+        pytest.param({"r0": 2, "r1": 0}, {"r0": 3, "r1": 1}, {}, [(0, 5, 2, 2)], id="none drafted"),
+        # With asynchronous scheduling a request may end while its next drafts are verified.
+        *(
+            pytest.param({"r0": 2, "r1": 2}, {"r0": 3, "r1": 2}, {"requests": requests},
+                         [(0, 5, 2, -1), (1, 5, 2, 1)], id=name)
+            for name, requests in {
+                "gone": {"r1": ALIVE},
+                "finished": {"r1": ALIVE, "r0": Request(finished=True)},
+                "stale": {"r1": ALIVE, "r0": Request(stale=3, drop=True)},
+            }.items()
+        ),
+        pytest.param({"r0": 2}, {"r0": 3}, {"requests": {"r0": Request(drop=True)}},
+                     [(0, 5, 2, 2)], id="nothing stale to drop"),
+        pytest.param({"r0": 3}, {"r0": 4}, {"ends": {"r0"}}, [(0, 5, 3, 3)], id="its last"),
+        pytest.param({"r0": 3}, {"r0": 0}, {}, [(0, 5, 3, -1)], id="nothing sampled"),
+        pytest.param({"r0": 3}, {"r0": 2}, {"num_sampled_tokens_per_step": 0}, [], id="a canvas"),
+    ],
+)  # fmt: skip
+def test_what_a_step_tells_of_its_drafts(
+    record: Any, tmp_path: Path, proposed: dict[str, int], tokens: dict[str, int],
+    changed: dict[str, Any], rows: list[tuple[int, ...]],
+) -> None:  # fmt: skip
+    scheduler = Scheduler(verify(5, **proposed))
+    vars(scheduler).update(changed)
     recording = record(scheduler)
-    scheduler.update_from_output(scheduler.schedule(), sampled({"r0": 3, "r1": 1}))
+    scheduler.update_from_output(
+        scheduler_output=scheduler.schedule(), model_runner_output=sampled(tokens)
+    )
     recording.finish()
-    assert [row[1:] for row in drafts(tmp_path)] == [(0, 5, 2, 2)]
+    assert [row[1:] for row in drafts(tmp_path)] == rows
 
 
 def test_drafts_that_a_grammar_ruled_out_were_not_proposed(record: Any, tmp_path: Path) -> None:
@@ -171,53 +200,6 @@ def test_drafts_that_a_grammar_ruled_out_were_not_proposed(record: Any, tmp_path
     scheduler.update_from_output(scheduler.schedule(), sampled({"r0": 2}))
     recording.finish()
     assert [row[1:] for row in drafts(tmp_path)] == [(0, 5, 1, 1)]
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [None, Request(finished=True), Request(stale=3, drop=True)],
-    ids=["gone", "finished", "stale"],
-)
-def test_what_is_thrown_away_is_not_known(
-    record: Any, tmp_path: Path, request_: Request | None
-) -> None:
-    """With asynchronous scheduling a request may end while its next drafts are verified."""
-    scheduler = Scheduler(verify(5, r0=2, r1=2))
-    scheduler.requests = {"r1": Request(stale=1)} | ({"r0": request_} if request_ else {})
-    recording = record(scheduler)
-    scheduler.update_from_output(scheduler.schedule(), sampled({"r0": 3, "r1": 2}))
-    recording.finish()
-    assert [row[1:] for row in drafts(tmp_path)] == [(0, 5, 2, -1), (1, 5, 2, 1)]
-
-
-def test_the_last_drafts_of_a_request_count_although_it_is_gone_then(
-    record: Any, tmp_path: Path
-) -> None:
-    scheduler = Scheduler(verify(5, r0=3))
-    scheduler.ends = {"r0"}
-    recording = record(scheduler)
-    scheduler.update_from_output(
-        scheduler_output=scheduler.schedule(), model_runner_output=sampled({"r0": 4})
-    )
-    recording.finish()
-    assert [row[1:] for row in drafts(tmp_path)] == [(0, 5, 3, 3)]
-
-
-def test_a_step_that_samples_nothing_tells_nothing(record: Any, tmp_path: Path) -> None:
-    scheduler = Scheduler(verify(5, r0=3))
-    recording = record(scheduler)
-    scheduler.update_from_output(scheduler.schedule(), sampled({"r0": 0}))
-    recording.finish()
-    assert [row[1:] for row in drafts(tmp_path)] == [(0, 5, 3, -1)]
-
-
-def test_the_canvas_of_a_diffusion_model_is_no_draft(record: Any, tmp_path: Path) -> None:
-    scheduler = Scheduler(verify(5, r0=3))
-    scheduler.num_sampled_tokens_per_step = 0  # type: ignore[attr-defined]
-    recording = record(scheduler)
-    scheduler.update_from_output(scheduler.schedule(), sampled({"r0": 2}))
-    recording.finish()
-    assert drafts(tmp_path) == []
 
 
 def test_a_scheduler_without_requests_costs_the_drafts_alone(record: Any, tmp_path: Path) -> None:

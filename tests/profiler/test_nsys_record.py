@@ -16,7 +16,7 @@ from spark_prof.profiler.nsys_record import ray_reports
 from spark_prof.profiler.settings import Settings
 from tests.support import program
 
-from .conftest import Script
+from .conftest import Script, until
 
 FAKE = Path(__file__).parent / "fake_nsys.py"
 
@@ -55,14 +55,17 @@ def test_a_command_that_ends_by_itself(nsys: Path, settings: Settings, script: S
 def test_the_command_goes_on_after_the_window(
     nsys: Path, settings: Settings, script: Script, tmp_path: Path
 ) -> None:
-    went_on = tmp_path / "went on"
-    then = f"time.sleep(4); open({str(went_on)!r}, 'w')"
-    said: list[str] = []
+    ready, went_on = tmp_path / "ready", tmp_path / "went on"
+    then = f"{until(ready)}; open({str(went_on)!r}, 'w')"
+
+    def say(line: str) -> None:
+        if "the command goes on" in line:
+            ready.touch()
+
     wanted = Settings(settings.bundle, steps=2, backend="nsys")
-    bundle, _ = record(script(then=then), wanted, said.append)
+    bundle, _ = record(script(then=then), wanted, say)
     assert len(bundle.frame("steps", 0)) == 2
     assert len(bundle.frame("kernels", 0)) == 1
-    assert any("the command goes on" in line for line in said)
     assert went_on.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -110,11 +111,10 @@ def test_a_process_without_an_engine_core(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
-def test_vllm_has_what_is_wrapped() -> None:
-    import importlib
-
-    owner = getattr(importlib.import_module(ENGINE_CORE[0]), ENGINE_CORE[1])
-    assert callable(owner.shutdown)
-    abstract = importlib.import_module("vllm.v1.executor.abstract")
-    assert abstract.Executor.uses_ray is False
-    assert callable(abstract.Executor.collective_rpc)
+def test_vllm_has_what_is_asked() -> None:
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None
+    source = Path(str(spec.origin)).with_name("v1") / "executor" / "abstract.py"
+    text = source.read_text(encoding="utf-8")
+    assert "    uses_ray: bool = False" in text
+    assert "    def collective_rpc(" in text

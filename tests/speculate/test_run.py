@@ -45,6 +45,12 @@ def test_the_best_passes_the_gate_and_is_proven_at_once(tmp_path: Path) -> None:
         # A step of 1250 us for 2.3 tokens, against 1000 us for one.
         assert proof.speed.value == pytest.approx(2.3 / 1.25, rel=0.01)
         assert proof.same_texts is None
+    for row in result.measured:
+        # Without drafts an engine that has a drafter is slower than one that has none.
+        assert [times[0] for times in row.rounds] == pytest.approx(
+            [1000] * len(row.rounds), rel=0.01
+        )
+        assert row.loaded_us == pytest.approx([1050] * len(row.rounds), rel=0.01)
 
 
 def test_what_says_something_else_is_not_set(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from spark_prof.kernels.check.inputs import copies
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.build import BuiltReplacement, SwapPoint, build_all
 from spark_prof.swaps.builders import build_kept
-from spark_prof.swaps.decoder_layer import PARTS, parts_of, read_part
+from spark_prof.swaps.decoder_layer import PARTS, LayerModules, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement, ReplacementError
 from spark_prof.swaps.install import Installed, rows_of, summarize
 from spark_prof.swaps.layer_parts import part_body, swap_layer
@@ -280,14 +280,27 @@ def test_attention_verifies_as_many_drafts_of_each_request(
         ),
         (lambda mlp: setattr(mlp.gate_up_proj, "bias", torch.ones(64)), "has a bias"),
         (lambda mlp: setattr(mlp, "act_fn", nn.GELU()), "GELU is an activation"),
+        # That it is shared out, or adds nothing up, is no reason by itself.
+        *(
+            (lambda mlp, changed=changed: (
+                vars(mlp.down_proj).update(changed), setattr(mlp, "act_fn", nn.GELU())
+            ), "GELU is an activation")
+            for changed in ({"tp_size": 2}, {"reduce_results": False})
+        ),
         (lambda mlp: setattr(mlp, "expert_gate", nn.Linear(1, 1)), "a shared expert"),
     ],
-)
+)  # fmt: skip
 def test_another_mlp_is_refused(change: Callable[[Any], None], said: str) -> None:
     layer = LlamaDecoderLayer()
     change(layer.mlp)
     with pytest.raises(KernelError, match=said):
         read_part("layer", layer, "normed mlp")
+
+
+def test_a_layer_with_an_mlp_of_another_class_has_no_parts() -> None:
+    layer = LlamaDecoderLayer()
+    layer.mlp = type("AnotherMLP", (LlamaMLP,), {})()
+    assert LayerModules.of(layer) is None
 
 
 def test_a_layer_without_experts_is_insisted_on() -> None:
@@ -404,9 +417,14 @@ def test_slots_that_a_layer_has_in_it_are_refused_beside_it() -> None:
     assert len(parse_swaps("layer=spark_prof,o=spark_prof,lm_head=spark_prof")) == 3
 
 
-@each_row("window", [0, 40])
-@each_row("fault", ["", "result", "scales"])
-@each_row("scales", [(), (0.05, 0.2), (1.0, 1.0)])
+@each_row(
+    ("window", "fault", "scales"),
+    [
+        (0, "", ()), (40, "", ()), (40, "", (0.05, 0.2)), (0, "", (1.0, 1.0)),
+        (40, "result", ()), (0, "result", (0.05, 0.2)), (40, "result", (1.0, 1.0)),
+        (0, "scales", (0.05, 0.2)), (40, "scales", (1.0, 1.0)),
+    ],
+)  # fmt: skip
 def test_attention_is_tried_on_a_cache_that_is_made_up(
     window: int, fault: str, scales: tuple[float, ...]
 ) -> None:
@@ -419,9 +437,9 @@ def test_attention_is_tried_on_a_cache_that_is_made_up(
     )
     read = read_part("attn", layer, "attention")
     assert isinstance(read, AttentionLayer)
-    if fault == "scales" and read.fp8_scales:
+    if fault == "scales":
+        assert read.fp8_scales
         read = replace(read, fp8_scales=(read.fp8_scales[0], 2 * read.fp8_scales[1]))
-    fault = "" if fault == "scales" and not scales else fault
 
     def run(*given: torch.Tensor) -> torch.Tensor:
         found, *of_cache = attention_oracle(read, *copies(given))  # type: ignore[arg-type]

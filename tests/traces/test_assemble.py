@@ -29,20 +29,6 @@ def recording(**more: object) -> Recorded:
     return Recorded(ranks, {0: [engine(0, -10, 950), engine(1, 900, 1950)]}, **more)  # type: ignore[arg-type]
 
 
-def test_two_ranks_two_pieces_and_a_scheduler(tmp_path: Path) -> None:
-    bundle = recording().assemble(tmp_path / "b")
-    assert bundle.ranks == (0, 1)
-    assert bundle.meta.lost == ()
-    for rank in bundle.ranks:
-        assert bundle.frame("steps", rank)["step"].tolist() == [0, 1, 2, 3]
-        assert bundle.frame("steps", rank)["piece"].tolist() == [0, 0, 1, 1]
-        assert bundle.frame("kernels", rank)["step"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-        assert len(bundle.frame("host", rank)) == 8
-        assert len(bundle.frame("ranges", rank)) == 12
-        assert bundle.frame("modules", rank)["module"].tolist() == list(range(8))
-    assert bundle.frame("engine", 0)["key"].tolist() == [100, 101]
-
-
 def test_the_bundle_says_how_it_was_made(tmp_path: Path) -> None:
     made = recording(settings={"steps": 4, "backend": "torch"}, facts={"vllm": "0.32.0"})
     meta = made.assemble(tmp_path / "b", "interrupted").meta

@@ -64,7 +64,7 @@ def at_once(folder: Path, kinds: tuple[str, ...]) -> list[int]:
 
 @pytest.mark.parametrize("kinds", [("record",) * 2, ("staged",) * 2, ("record", "staged")])
 def test_of_two_at_once_one_wins(tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    for number in range(10):
+    for number in range(4):
         folder = tmp_path / str(number)
         if number % 2:
             folder.mkdir()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import os
 import tarfile
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from spark_prof.importers.modules import names_module
 from spark_prof.traces import formats
 from spark_prof.traces.formats import FORMATS, FileFormat, format_of
 from tests.rows import each_row
@@ -38,6 +41,14 @@ def test_each_format_knows_its_example(known: FileFormat, name: str, tmp_path: P
     for pack in (gzip.compress, zstd):
         path.write_bytes(pack(b"\xef\xbb\xbf\n " + known.example))
         assert format_of(path) == known.name
+
+
+@each_row("known", [row for row in FORMATS if row.reader])
+def test_each_reader_takes_what_it_is_given(known: FileFormat, tmp_path: Path) -> None:
+    module, function = known.reader.split(".")
+    reader = getattr(import_module(f"spark_prof.traces.readers.{module}"), function)
+    given = [tmp_path, names_module] if known.scoped else [tmp_path]
+    assert inspect.signature(reader).bind(*given)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd])

@@ -23,8 +23,6 @@ from tests.rows import each_row
 
 LAYERS = (-1, 0, 0, 1)
 MODEL, LAYER0, ATTENTION0, LAYER1 = range(4)
-FIRST, SECOND = 1 << 32, 2 << 32
-"""Numbers of the first nodes of graphs 1 and 2."""
 
 EVENTS = [
     (100, MODEL + 1), (110, LAYER0 + 1), (120, ATTENTION0 + 1), (130, -ATTENTION0 - 1),
@@ -222,9 +220,3 @@ def test_state_after_each_event(
     timeline, _ = replay(log, OF_MODULE, WHOLE)
     module, layer = timeline.at(np.array([5, *(time + 5 for time in times)], np.int64))
     assert (module.tolist(), layer.tolist()) == (modules, layers)
-
-
-def test_a_time_at_an_event_is_after_it() -> None:
-    log = np.array([(10, enter(LAYER)), (20, leave(LAYER))], EVENT_DTYPE)
-    timeline, _ = replay(log, OF_MODULE, WHOLE)
-    assert timeline.at(np.array([9, 10, 19, 20], np.int64))[0].tolist() == [-1, LAYER, LAYER, -1]

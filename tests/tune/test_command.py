@@ -14,7 +14,7 @@ from spark_prof.tune.journal import JOURNAL_FILE
 from spark_prof.tune.tune_result import TuneResult, read_tune
 from tests.ab.engines import Done, run
 
-TUNE = ("tune", "--minutes", "8", "--batch-sizes", "1,2", "--timeout", "12")
+TUNE = ("tune", "--minutes", "8", "--batch-sizes", "1,2", "--timeout", "6")
 OPTION = "--max-num-seqs 4"
 
 
@@ -66,7 +66,7 @@ def test_what_is_planted_is_told(planted: Done) -> None:
     }  # fmt: skip
     assert told["mlp=fp8"].why == "no such layer"
     assert "exit code 9" in told["moe=spark_prof"].why
-    assert "silent for 12 s" in told["--no-such"].why
+    assert "silent for 6 s" in told["--no-such"].why
     answers = told["o=fp8"].answers
     assert answers is not None
     assert answers.positions == 256
@@ -113,7 +113,9 @@ def test_nothing_helps(tmp_path: Path) -> None:
     assert done.output.startswith("nothing helps, of 2 candidates tried")
 
 
-@pytest.mark.parametrize("kept", [2, 3, 5])
+@pytest.mark.parametrize(
+    "kept", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 5))]
+)
 def test_a_killed_tune_goes_on(tmp_path: Path, kept: int) -> None:
     model = {"gains": {"o=fp8": 1.3, "qkv=fp8": 1.1}}
     done = tune(tmp_path, model, "o=fp8", "qkv=fp8", "mlp=fp8")

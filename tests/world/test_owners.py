@@ -35,7 +35,7 @@ def placed(bundle: Bundle, world: World, rank: int = 0) -> list[tuple[object, ..
     ]  # fmt: skip
 
 
-@settings(max_examples=3 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(worlds(ranks=2), st.sampled_from([0, 1]))
 def test_each_kernel_has_its_owner(world: World, rank: int) -> None:
     with recorded(world) as (bundle, _):
@@ -47,7 +47,7 @@ def test_each_kernel_has_its_owner(world: World, rank: int) -> None:
     assert Counter(found) == Counter(wanted)
 
 
-@settings(max_examples=3 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(worlds(), st.data())
 def test_ranges_that_are_missing_invent_no_owner(world: World, data: st.DataObject) -> None:
     paths = [module["path"] for module in world.modules]

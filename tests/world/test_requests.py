@@ -14,7 +14,7 @@ from spark_prof.analyzers.requests.served import served_of
 from tests.world.served_world import PARTS, Batch, Request, Served, served
 from tests.world.truth import percentile
 
-MANY = settings(max_examples=20 * settings().max_examples)
+MANY = settings(max_examples=10 * settings().max_examples)
 
 
 @MANY

@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_prof.analyzers.ranks.rank_clocks import wanted_shifts
-from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
 from spark_prof.exporters.shared_recording import share
 from spark_prof.exporters.table_folder import Selection, write_tables
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.merge_ranks import join_bundles, move_clocks, open_parts
-from tests.analyzers.agreeing import other_figures
 from tests.world.reports import Json, differences, figures, leaves, recorded, report_of
 from tests.world.strategies import worlds
 from tests.world.truth import Truth
@@ -104,35 +102,6 @@ def test_a_gap_is_no_time_of_a_kernel(world: World, data: st.DataObject) -> None
         assert abs(later["time"][name] - plain["time"][name] - us) < 2e-3
     for name in ("sum_us", "union_us", "busy_us", "copies_us", "overlap_us", "residual_us"):
         assert abs(later["time"][name] - plain["time"][name]) < 2e-3
-
-
-@given(worlds(), st.integers(1, 99), st.data())
-def test_a_time_is_one_number_wherever_it_stands(
-    world: World, seed: int, data: st.DataObject
-) -> None:
-    """Of times twice as long, of kernels in another order, and of a step that waits longer."""
-    number = data.draw(st.integers(0, len(world.steps) - 1))
-    place = data.draw(st.integers(1, len(world.steps[number].launches) - 1))
-    reports = []
-    for changed in (world, replace(world, shuffled=seed), replace(world, tick=2 * world.tick),
-                    world.with_gap(number, place, 7)):  # fmt: skip
-        with recorded(changed) as (bundle, _):
-            reports.append(summarize(bundle))
-        assert other_figures(reports[-1]) == []
-    plain, shuffled, doubled, _ = (report.accounts for report in reports)
-    assert shuffled == plain
-    for one, other in zip(plain, doubled, strict=True):
-        assert one.sums
-        assert other.sums
-        times = (2 * one.sums.step_us, 2 * one.sums.kernels_us, 2 * one.sums.gap_us)
-        assert times == (other.sums.step_us, other.sums.kernels_us, other.sums.gap_us)
-
-
-@given(worlds(ranks=2))
-def test_a_rank_more_changes_no_owner(world: World) -> None:
-    alone, beside = report_of(replace(world, ranks=1, skew=0)), report_of(replace(world, skew=0))
-    for table in ("components", "layers", "kernels", "coverage", "books", "tokens", "steps"):
-        assert differences(alone[table], beside[table]) == []
 
 
 @given(worlds(), st.sampled_from(["gemm", "moe", "flash", "quantize"]))

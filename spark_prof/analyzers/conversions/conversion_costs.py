@@ -143,7 +143,7 @@ def conversions_of(
         us_per_token=steps.us_per_token(
             float(named.loc[named["phase"] == "decode", "us"].sum()) * steps.decode
         ),
-        charged=attributed,
+        attributed=attributed,
         layers=_by_layer(named),
         padding=_attributed(calls[~loading & calls["pads"]], steps),
         fused=_fused(kernels),

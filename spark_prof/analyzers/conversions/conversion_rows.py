@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_prof.analyzers.breakdown import KernelRow
 
@@ -91,7 +91,7 @@ class Conversions:
     items: tuple[KernelRow, ...]
     us_per_token: float | None = None
     """In the time of one token of a sequence; None where nothing tells it."""
-    charged: tuple[AttributedConversion, ...] = ()
+    attributed: tuple[AttributedConversion, ...] = field(default=(), metadata={"json": "charged"})
     """The same time by what it was spent for, the most expensive in decode steps first."""
     layers: tuple[LayerConversions, ...] = ()  # the same time by layer
     padding: tuple[AttributedConversion, ...] = ()

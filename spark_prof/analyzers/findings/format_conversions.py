@@ -71,7 +71,7 @@ def _kind(
     """
 
     def look(report: Report) -> Iterator[Observation]:
-        conversions = (*report.conversions.charged, *report.conversions.padding)
+        conversions = (*report.conversions.attributed, *report.conversions.padding)
         rows = [row for row in conversions if chosen(row) and row.decode_us]
         us, whole = sum(row.decode_us for row in rows), decode_steps_us(report)
         if not rows or not us >= least * whole > 0:
@@ -199,7 +199,7 @@ def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
       "lm_head computes in FP32, 1 %, or is cast, 0.5 %", ("lm_head",))  # fmt: skip
 def _widened(report: Report) -> Iterator[Observation]:
     whole = decode_steps_us(report)
-    casts = [row for row in report.conversions.charged if row.kind == "cast"]
+    casts = [row for row in report.conversions.attributed if row.kind == "cast"]
     casts_us = sum(row.decode_us for row in casts if row.component == "lm_head")
     in_fp32 = ("lm_head", "float32") in {(m.component, m.weight_dtype) for m in report.modules}
     linear_dtypes = {row.weight_dtype for row in report.modules if row.component in _LINEAR}

@@ -171,11 +171,11 @@ def _slow_steps(report: Report) -> Iterator[Observation]:
       "by 5 %")  # fmt: skip
 def _mixed_steps(report: Report) -> Iterator[Observation]:
     steps, token = report.steps, report.steps.token
-    if token is None or not token.mixed or not token.alone_us or steps.mixed_us is None:
+    if token is None or not token.mixed or not token.decode_only_us or steps.mixed_us is None:
         return
     # What a full KV cache makes them read again is another finding.
     waits = token.prompts_us * (1 - steps.recomputed_share)
-    if waits < _MUCH_MIXED * token.alone_us or steps.decode_us is None:
+    if waits < _MUCH_MIXED * token.decode_only_us or steps.decode_us is None:
         return
     yield Observation(waits / 1e3,
         f"{token.mixed} of {token.steps} steps that decode also read prompts and "

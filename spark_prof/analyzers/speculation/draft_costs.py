@@ -289,7 +289,9 @@ def speculation_of(
     headline = summary.headline_and_screen
     # Where other steps were only timed, a token takes what it takes in them.
     alone = (
-        headline.screen.alone_us if headline is not None and headline.screen.timed_steps else None
+        headline.screen.decode_only_us
+        if headline is not None and headline.screen.timed_steps
+        else None
     )
     method, most = _draft_settings(bundle.facts(rank))
     return Speculation(

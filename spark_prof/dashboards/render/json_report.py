@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -68,9 +68,10 @@ _KERNELS = (KernelPart, KernelRow, LayerKernel)
 _KEYS = (
     "run", "gpu", "steps", "time", "books", "coverage", "components", "layers", "kernels",
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
-    "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
-    "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
-    "graphs", "speculation", "context", "prefill", "startup", "memory", "host", "known_issues",
+    "modules", "audit", "ranks", "collectives", "replicas", "overhead", "pauses", "counters",
+    "markers", "roofline", "requests", "clients", "answers", "findings", "notes", "invariants",
+    "parallel", "graphs", "speculation", "context", "prefill", "startup", "memory", "host",
+    "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and those that are made here."""
 
@@ -94,7 +95,9 @@ def record_of(report: Report, only: Collection[str] = ()) -> dict[str, Any]:
         "known_issues": lambda: report.audit.known_issues if report.audit else (),
     }
     chosen = keys_of(only)
-    names = [key for key in _KEYS if key in chosen] if only and chosen <= {*_KEYS} else _KEYS
+    names = (
+        [key for key in _KEYS if key in chosen] if only and chosen <= {*_KEYS, "verdict"} else _KEYS
+    )
     parts = {key: derived[key]() if key in derived else getattr(report, key) for key in names}
     return {"schema": SCHEMA, "verdict": verdict_of(report), **parts}
 
@@ -146,16 +149,20 @@ def _change(change: Change) -> dict[str, Any]:
     return record
 
 
+def _keys(record: Any) -> Iterator[tuple[str, str]]:
+    """Each key of a record, and its attribute: a property with the key's name, else the field."""
+    for field in fields(record):
+        key = field.metadata.get("json", field.name)
+        yield key, key if hasattr(record, key) else field.name
+    yield from ((name, name) for name in _DERIVED.get(type(record), ()))
+
+
 def _plain(value: Any) -> Any:
     """As JSON has it: null for what it can't say, and without the noise of binary fractions."""
     if isinstance(value, Change):
         return _plain(_change(value))
     if is_dataclass(value):
-        names = [
-            *(f.metadata.get("json", f.name) for f in fields(value)),
-            *_DERIVED.get(type(value), ()),
-        ]
-        record = {name: _plain(getattr(value, name)) for name in names}
+        record = {key: _plain(getattr(value, name)) for key, name in _keys(value)}
         if isinstance(value, _KERNELS):
             record["kernel_id"] = kernel_id(value.name)
         return record | {"peaks": dict(record["peaks"])} if isinstance(value, Ceilings) else record

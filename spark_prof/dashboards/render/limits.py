@@ -23,19 +23,22 @@ from spark_prof.errors import CommandError
 _MOST_ROWS = 400  # of a table; nobody reads more on a page
 _SHORT_TEXT = 200  # characters of a text where not even one row of each table fits
 
-_KEYS: Mapping[str, tuple[str, ...]] = {
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "batches": ("steps",),
     "batch_sizes": ("tokens",),
     "client_runs": ("clients",),
     "clocks": ("collectives",),
     "counter_weights": ("counters",),
     "engine": ("audit",),
     "floors": ("roofline",),
+    "known": ("known_issues",),
     "log": ("audit",),
     "machine": ("machine_code",),
     "other_conversions": ("conversions",),
     "recording": ("run", "gpu"),
     "slow_steps": ("collectives",),
     "streamed_weights": ("roofline",),
+    "verdict": ("verdict",),
     "waterfall": ("tokens",),
 }
 """The keys of JSON that hold a section which is called otherwise there."""
@@ -43,7 +46,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 def keys_of(sections: Collection[str]) -> set[str]:
     """The keys of JSON that hold these sections."""
-    return {key for name in sections for key in _KEYS.get(name, (name,))}
+    return {key for name in sections for key in KEYS.get(name, (name,))}
 
 
 def bounded(document: Document, bounds: DocumentBounds) -> Document:
@@ -79,7 +82,7 @@ def bounded_record(record: Any, bounds: DocumentBounds) -> Any:
     left_out: Counter[str] = Counter()
     if bounds.sections:
         parts = [key for key in record if isinstance(record[key], dict | list | None)]
-        aliases = [alias for alias, keys in _KEYS.items() if keys[0] in parts]
+        aliases = [alias for alias, keys in KEYS.items() if keys[0] in record]
         _check_sections(bounds.sections, [*parts, *aliases])
         chosen_keys = keys_of(bounds.sections) | {*bounds.sections}
         record = {key: record[key] for key in record if key in chosen_keys or key not in parts}

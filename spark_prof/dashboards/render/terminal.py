@@ -20,6 +20,7 @@ _BAR_WIDTH = 12
 _GAP = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _TITLE = 12  # characters of a title that may be wider than what stands below it
+_NAME, _SHORTEST = 12, 8  # characters that are left of a name, and where room is little of a text
 _LEAST = {"prose": 24, "name": 32}
 """Widths that columns of free text keep when a table is fitted to the page."""
 
@@ -81,7 +82,7 @@ def _no_command(line: str) -> str:
 def _table(section: Section, width: int) -> Table:
     section = _fitted(section, width)
     columns = section.columns
-    name_width = _name_width(section, width)
+    widths = _column_widths(section, width)
     titled = any(column.title for column in columns)
     table = Table(
         box=box.SIMPLE_HEAD if titled else None,
@@ -92,22 +93,23 @@ def _table(section: Section, width: int) -> Table:
         padding=(0, 1 if titled else 2, 0, 0),
         header_style="bold",
     )
-    for column, title in zip(columns, _titles(section), strict=True):
+    for column, title, most in zip(columns, _titles(section), widths, strict=True):
         table.add_column(
             Text("\n".join(title)),
+            max_width=most,
             justify="right" if column.kind == "number" else "left",
             no_wrap=column.kind != "prose",
             overflow="fold" if column.kind == "prose" else "ellipsis",
         )
     for row in section.rows:
-        table.add_row(*map(_cell, row, columns, [name_width] * len(columns)))
+        table.add_row(*map(_cell, row, columns, widths))
     return table
 
 
-def _cell(cell: Cell, column: Column, name_width: int) -> Text:
+def _cell(cell: Cell, column: Column, width: int | None) -> Text:
     if isinstance(cell, float):
         return Text(_bar(cell), style="green")
-    return Text(_shortened(cell, name_width) if column.kind == "name" else cell)
+    return Text(_shortened(cell, width) if column.kind == "name" and width else cell)
 
 
 def _shortened(name: str, width: int) -> str:
@@ -164,13 +166,33 @@ def _fitted(section: Section, width: int) -> Section:
     return section.only(indices)
 
 
-def _name_width(section: Section, width: int) -> int:
-    """Gives the columns of names what the others leave."""
-    named = [column.kind == "name" for column in section.columns]
-    fixed_width = sum(
-        0 if name else size for name, size in zip(named, _widths(section), strict=True)
-    )
-    return max((width - fixed_width - _GAP * len(named)) // max(sum(named), 1), 12)
+def _column_widths(section: Section, width: int) -> list[int | None]:
+    """What columns of names and texts may take at most; None for the others, which are not cut.
+
+    Names get what the others leave. Where that is too little, names are cut further and then texts,
+    the widest first: a figure without its unit would be read as another one.
+    """
+    kinds, widths = [column.kind for column in section.columns], _widths(section)
+    named = [index for index, kind in enumerate(kinds) if kind == "name"]
+    fixed_width = sum(size for index, size in enumerate(widths) if index not in named)
+    left = (width - fixed_width - _GAP * len(widths)) // max(len(named), 1)
+    for index, kind in enumerate(kinds):
+        if kind == "name":
+            widths[index] = min(widths[index], max(left, _NAME))
+        elif kind == "prose":  # it is broken into lines
+            widths[index] = min(widths[index], _LEAST["prose"])
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    for kind in ("name", "text"):
+        columns = [index for index, other in enumerate(kinds) if other == kind]
+        while excess > 0 and columns:
+            widest = max(columns, key=widths.__getitem__)
+            if widths[widest] <= _SHORTEST:
+                break
+            widths[widest] -= 1
+            excess -= 1
+    return [
+        size if kind in ("name", "text") else None for kind, size in zip(kinds, widths, strict=True)
+    ]
 
 
 def height(document: Document, width: int = COLUMNS) -> int:

@@ -37,7 +37,7 @@ _LOOKS = dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
 def attributed(report: Report) -> Section:
     """Lists conversions with the kernel that each works for, the most expensive first."""
     conversions = report.conversions
-    rows = conversions.charged[:_MOST_ROWS]
+    rows = conversions.attributed[:_MOST_ROWS]
     called = cells.called(name for row in rows for name in (row.name, row.consumer) if name)
     columns = (
         cells.SomeTime("A token", "us_per_token"),
@@ -57,7 +57,7 @@ def attributed(report: Report) -> Section:
         f"{sentence}, go to work that only changes a format. It is attributed to the kernel that "
         "reads the result: the next one of its component on its stream."
     ]
-    if rest := len(conversions.charged) - len(rows):
+    if rest := len(conversions.attributed) - len(rows):
         intro.append(f"{counted(rest, 'more row')} in JSON.")
     return table("conversions", "Format conversions", rows, columns, intro)
 
@@ -110,7 +110,7 @@ def repeated(report: Report) -> Section:
 
 
 def _decodes(report: Report) -> bool:
-    return any(row.decode_us for row in report.conversions.charged)
+    return any(row.decode_us for row in report.conversions.attributed)
 
 
 def cost_of(row: AttributedConversion, report: Report) -> float:
@@ -122,7 +122,7 @@ def cost_of(row: AttributedConversion, report: Report) -> float:
 
 def ranked(report: Report) -> list[AttributedConversion]:
     """The conversions that take any time, the most expensive first."""
-    rows = [row for row in report.conversions.charged if cost_of(row, report) > 0]
+    rows = [row for row in report.conversions.attributed if cost_of(row, report) > 0]
     return sorted(rows, key=lambda row: -cost_of(row, report))
 
 

@@ -87,11 +87,9 @@ def _beside(prefill: Prefill) -> Iterator[str]:
             f"it wait {microseconds(most.extra_us)} longer for its token, "
             f"{microseconds(1000 * most.token_us)} for 1,000 prompt tokens."
         )
-        if prefill.alone_us is not None:
-            yield (
-                f"Read alone, 1,000 prompt tokens take {microseconds(1000 * prefill.alone_us)} in "
-                "the median step."
-            )
+        if (us := prefill.prefill_only_us) is not None:
+            took = microseconds(1000 * us)
+            yield f"Read alone, 1,000 prompt tokens take {took} in the median step."
 
 
 def _products(prefill: Prefill) -> Section:

@@ -52,8 +52,11 @@ def sentence(report: Report, where: str = "") -> str:
     text += f", {rate(time.tokens_per_s_sequence)} tokens/s a sequence"
     if time.batch != 1 and time.requests > 1:
         text += f", {rate(time.tokens_per_s)} together"
-    if time.alone_us is not None and time.token_us - time.alone_us >= _LEAST * time.token_us:
-        text += f"; {microseconds(time.alone_us)} when nothing is read beside it"
+    if (
+        time.decode_only_us is not None
+        and time.token_us - time.decode_only_us >= _LEAST * time.token_us
+    ):
+        text += f"; {microseconds(time.decode_only_us)} when no prompt is read beside it"
     return f"{text}."
 
 

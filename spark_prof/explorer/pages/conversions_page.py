@@ -14,7 +14,7 @@ def show(sources: Sources) -> None:
     prepared = sources.prepared
     conversions = prepared.report.conversions
     if (
-        not conversions.charged
+        not conversions.attributed
         and not conversions.padding
         and not conversions.fused
         and not conversions.load_time
@@ -23,7 +23,7 @@ def show(sources: Sources) -> None:
         return
     _follow(prepared)
     about = links.findings_for(prepared, "conversions")
-    if conversions.charged:
+    if conversions.attributed:
         _cost(prepared)
     links.finding_cards(about, "conversions")
     for drawn in (

@@ -40,6 +40,7 @@ from spark_prof.kernels.candidate import (
     check_taken,
 )
 from spark_prof.kernels.check.inputs import Weight
+from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.registry import ReplacementKernel
 from spark_prof.kernels.tuning import TunedShape
@@ -107,12 +108,13 @@ class Field:
         stop: Stop | None = None,  # what ends a search for configurations; None for no search
         *,
         gate: bool = False,  # whether the weights are those of a router without a bias
+        input_scale: GlobalScale | None = None,  # for a kernel that rounds activations by it
     ) -> None:
         self._request, self._kernel, self._stop = request, kernel, stop
         self._best: list[Any] = []  # configurations that a search found for other inputs
         self._ours: list[Replacement] = []
         if kernel is not None and matches(OURS, request.contestants):
-            self._ours = _replacements(kernel.candidate(), weights, copies)
+            self._ours = _replacements(kernel.candidate(), weights, copies, input_scale)
         custom = request.custom
         makes: dict[str, Make] = {} if custom is None else {custom.name: partial(_make_own, custom)}
         makes |= {
@@ -125,15 +127,25 @@ class Field:
         }
 
     def raced(
-        self, cell: BenchCell, inputs: BenchInputs, expected: torch.Tensor, tolerance: float
+        self,
+        cell: BenchCell,
+        inputs: BenchInputs,
+        expected: torch.Tensor,
+        tolerance: float,
+        rounded: torch.Tensor | None = None,
     ) -> BenchCell:
-        """A piece of work with how all did at it; the package's kernel in its best form."""
+        """A piece of work with how all did at it; the package's kernel in its best form.
+
+        Args:
+            rounded: what a kernel that rounds its activations makes of them, which is right too.
+        """
+        right = [expected] if rounded is None else [expected, rounded]
 
         def write(number: int) -> torch.Tensor:
             return inputs.buffers[0][number].copy_(inputs.source[number])
 
         def error(outputs: Sequence[torch.Tensor]) -> float:
-            return largest_relative_l2(outputs, expected)
+            return min(largest_relative_l2(outputs, result) for result in right)
 
         setting = RaceSetting(len(expected), write, error, tolerance, expected.device)
         entered: dict[str, Call | ImplementationResult] = {}
@@ -189,7 +201,9 @@ def _faster(one: ImplementationResult, other: ImplementationResult) -> bool:
     return one.us is not None and (other.us is None or one.us.median < other.us.median)
 
 
-def _replacements(candidate: KernelCandidate, weights: Any, copies: int) -> list[Replacement]:
+def _replacements(
+    candidate: KernelCandidate, weights: Any, copies: int, input_scale: GlobalScale | None = None
+) -> list[Replacement]:
     """A kernel built for each copy of the weights, which need not outlive it."""
     built = []
     for number in range(copies):
@@ -200,7 +214,9 @@ def _replacements(candidate: KernelCandidate, weights: Any, copies: int) -> list
         else:
             built.append(
                 candidate.build(
-                    LinearLayer(f"{name}.{candidate.slot}", candidate.slot, weights_copy)
+                    LinearLayer(
+                        f"{name}.{candidate.slot}", candidate.slot, weights_copy, input_scale
+                    )
                 )
             )
     return built

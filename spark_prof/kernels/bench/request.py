@@ -19,7 +19,7 @@ from spark_prof.kernels.bench.shapes import (
     chosen_experts,
     dense_work,
 )
-from spark_prof.kernels.registry import ReplacementKernel, by_check
+from spark_prof.kernels.registry import ARCHITECTURES, ReplacementKernel, by_check
 from spark_prof.kernels.tuning import TuningRun
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class BenchRequest:
             kernel
             for name, kernel in by_check().items()
             if kernel.race == kind and form in kernel.formats
-            if not self.kernels or name in self.kernels
+            # What few GPUs can run is timed where it is asked for.
+            if name in self.kernels or not (self.kernels or kernel.targets != ARCHITECTURES)
         ]
         return kernels or [None]

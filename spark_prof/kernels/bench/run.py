@@ -30,6 +30,7 @@ from spark_prof.kernels.bench.results import BenchCell, UnmeasuredShape, cache_b
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Kind, Piece, WeightFormat
 from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
+from spark_prof.kernels.formats import GlobalScale, quantize_nvfp4
 from spark_prof.kernels.kernel_error import reason
 from spark_prof.kernels.registry import ReplacementKernel
 from spark_prof.kernels.tuning import TunedShape
@@ -44,6 +45,8 @@ _ROWS_AT_ONCE = 1 << 26
 """Elements of the weight that are multiplied in float64 at a time."""
 
 _LARGEST_LOGIT = 4.0
+_LARGEST_INPUT = 5.0
+"""Of normal numbers, which an input scale then holds but for one in a million."""
 
 
 def run(request: BenchRequest, device: torch.device) -> Iterator[BenchCell | UnmeasuredShape]:
@@ -149,7 +152,13 @@ def race_dense(
     planned = plan(size, cache_bytes(device))
     exact = decoded(weight)
     for kernel in request.listed("dense", format):
-        field = Field(request, "dense", kernel, weight, planned.copies, stop, gate=shape.is_gate)
+        scale = None
+        if kernel is not None and kernel.layer == "quantized matrix":
+            scale = GlobalScale.of_amax(torch.tensor(_LARGEST_INPUT, device=device))
+        field = Field(
+            request, "dense", kernel, weight, planned.copies, stop,
+            gate=shape.is_gate, input_scale=scale,
+        )  # fmt: skip
         for count in request.tokens:
             dice = torch.Generator(device).manual_seed(count)
             size_x = (planned.calls, count, shape.columns)
@@ -167,7 +176,14 @@ def race_dense(
                 recorded=request.recorded.get(((shape, format), count)),
             )
             inputs = BenchInputs(x, (torch.empty_like(x),), planned.copies)
-            yield field.raced(cell, inputs, exact_products(x, exact), DENSE_TOLERANCE)
+            rounded = None if scale is None else exact_products(_rounded(x, scale), exact)
+            expected = exact_products(x, exact)
+            yield field.raced(cell, inputs, expected, DENSE_TOLERANCE, rounded)
+
+
+def _rounded(x: torch.Tensor, scale: GlobalScale) -> torch.Tensor:
+    """All calls' activations as NVFP4 has them."""
+    return quantize_nvfp4(x.flatten(0, 1), scale).decode().view(x.shape)
 
 
 def _tuned_as(kernel: ReplacementKernel | None, kind: Kind) -> str:

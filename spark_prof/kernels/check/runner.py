@@ -55,6 +55,7 @@ from spark_prof.kernels.check.verdict import (
     judge_changed,
     same_bits,
 )
+from spark_prof.kernels.check.w4a4_cases import W4a4Case, w4a4_cases
 from spark_prof.kernels.kernel_error import KernelError, reason
 
 Results = tuple[torch.Tensor, ...]
@@ -106,15 +107,16 @@ def attempt(run: Callable[[], Judgement], custom: bool) -> tuple[Status, Judgeme
     return "failed" if judgement.detail else "passed", judgement
 
 
-AnyCase = Case | NormedCase | NormedExpertsCase | NormedMlpCase | AttentionCase
+AnyCase = Case | W4a4Case | NormedCase | NormedExpertsCase | NormedMlpCase | AttentionCase
 
 LAYER_CASES: dict[str, Callable[[KernelCandidate, str], Iterator[AnyCase]]] = {
     "normed": normed_cases,
     "attention": lambda _, device: attention_cases(device),
     "normed-experts": normed_experts_cases,
     "normed-mlp": normed_mlp_cases,
+    "w4a4": w4a4_cases,
 }
-"""Of the slot `layer`, by what the registry's `check` says."""
+"""Cases that are not of a slot, by what the registry's `check` says."""
 
 
 def run_case(case: AnyCase, candidate: KernelCandidate, device: str) -> Judgement:

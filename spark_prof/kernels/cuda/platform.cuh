@@ -125,6 +125,37 @@ INLINE void multiply_add_16x8x16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The same in FP4: d += a b, for a 16 x 64 a and a 64 x 8 b of E2M1 codes, eight in a word from its
+// low bits up, with a scale of E4M3 for each 16 along k. GPUs of compute capability 12.x alone have
+// it. A lane holds of a: rows g, g + 8, g, g + 8 at columns 8t to 8t + 7, the last two at 32 more; of
+// b: rows 8t to 8t + 7, then 32 more, of column g; of d what it holds above. Four scales are a word,
+// k's first in the low bits: those of a's row g are read in lane t = 2 A_LANES of the group and those
+// of row g + 8 in the next, those of b's column g in lane t = B_LANE (PTX, mma.m16n8k64 and block
+// scaling for mma.sync: thread-id-a and thread-id-b).
+template <int A_LANES, int B_LANE>
+INLINE void multiply_add_fp4_16x8x64(float (&d)[4], const uint4& a, u32 b0, u32 b1, u32 a_scales,
+                                     u32 b_scales) {
+    asm("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X"
+        ".f32.e2m1.e2m1.f32.ue4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, "
+        "%10, {0, %12}, %11, {0, %13};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(a_scales), "r"(b_scales),
+          "n"(A_LANES), "n"(B_LANE));
+}
+// The nearest codes, to even, of what is too large the largest: E2M1 in a byte, the first argument in
+// its low half, and E4M3. NaN becomes 6 and E4M3's NaN. Compute capability 12.x, as above.
+INLINE u32 floats_to_e2m1x2(float low, float high) {
+    u32 got;
+    asm("{.reg .b8 two; cvt.rn.satfinite.e2m1x2.f32 two, %1, %2; cvt.u32.u8 %0, two;}"
+        : "=r"(got) : "f"(high), "f"(low));
+    return got;
+}
+INLINE u32 float_to_e4m3(float value) {
+    u16 got;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(got) : "f"(0.f), "f"(value));
+    return got;
+}
+
 INLINE float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(~0u, value, mask); }
 INLINE u32 shuffle_xor(u32 value, u32 mask) { return __shfl_xor_sync(~0u, value, mask); }
 INLINE float shuffle(float value, u32 lane) { return __shfl_sync(~0u, value, lane); }

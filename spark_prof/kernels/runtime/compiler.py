@@ -6,10 +6,11 @@ NVRTC is called through cuda-bindings. What was compiled once is kept (`compiled
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from spark_prof.extras import install_command
-from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.kernel_error import KernelError, MissingInstructionError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 
@@ -25,6 +26,18 @@ _TARGETS = {
     (12, 1): "sm_121a",
 }
 """GPUs with instructions that only they or their family have: the compiler may use those."""
+
+FP4_PRODUCTS = ("sm_120f", "sm_121a")
+"""Targets whose `mma.sync` multiplies FP4 with block scales (PTX ISA, mma)."""
+
+
+def check_target(kernel: str, targets: Sequence[str], architecture: str) -> None:
+    """Refuses to run a kernel where its instructions are not; on the CPU they are emulated."""
+    if architecture not in ("cpu", *targets):
+        raise MissingInstructionError(
+            f"{kernel} needs {' or '.join(targets)}, whose tensor cores multiply FP4 with block"
+            f" scales by mma.sync (DGX Spark, RTX 50); this GPU is {architecture}"
+        )
 
 
 def architecture_of(capability: tuple[int, int]) -> str:

@@ -36,8 +36,6 @@ EARLIER = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
 GPT = DATA / "compare-h100" / "gpt-graph"
 SOURCES = (
     EARLIER,
-    DATA / "code-h100" / "dense-awq",
-    DATA / "h100-gpt-oss-20b-mxfp4-eager",
     DATA / "kineto" / "gpt-oss-eager.json.gz",
     DATA / "benchmarks" / "vllm-serve-bundle",
     DATA / "proton" / "trace.chrome_trace",

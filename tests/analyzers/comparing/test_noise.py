@@ -1,4 +1,4 @@
-"""Every instant is charged once, to a kernel whose name stays; how sure figures of steps are."""
+"""Every instant is attributed once, to a kernel whose name stays; how sure figures of steps are."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_interval_of_one_side() -> None:
 
 
 @each_row("seed", range(50))
-def test_an_instant_is_charged_to_what_began_first_or_as_a_gap(
+def test_an_instant_is_attributed_to_what_began_first_or_as_a_gap(
     seed: int,
 ) -> None:
     """Nanosecond by nanosecond."""

@@ -34,16 +34,6 @@ def flow(kernels: Sequence[K]) -> dict[int, tuple[int, int, int]]:
     return dict(zip(rows, zip(*others, strict=True), strict=True))
 
 
-def test_between_a_norm_and_a_product() -> None:
-    assert flow([K(NORM, "norm"), K(QUANTIZE), K(GEMM, "qkv")]) == {1: (2, 0, 2)}
-
-
-def test_where_it_was_placed_comes_first() -> None:
-    # The routing of experts runs between the quantization of their input and their product.
-    kernels = [K(NORM, "norm"), K(QUANTIZE, "experts"), K("topk", "router"), K(GEMM, "experts")]
-    assert flow(kernels) == {1: (3, 0, 1)}
-
-
 def one_by_one(kernels: Sequence[K]) -> dict[int, tuple[int, int, int]]:
     """The same by looking at the kernels one after another."""
 

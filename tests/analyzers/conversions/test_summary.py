@@ -40,10 +40,10 @@ LAYER = [K(NORM, "norm", layer=0), K(QUANTIZE, layer=0, ns=2000), K(GEMM, "qkv",
          K(GEMM, "o_proj", layer=0)]  # fmt: skip
 
 
-def test_charged_to_the_consumer() -> None:
+def test_attributed_to_the_consumer() -> None:
     found = conversions([replace(k, step=s) for s in range(3) for k in LAYER],
                         ["prefill", "decode", "decode"])  # fmt: skip
-    qkv, o_proj = found.charged
+    qkv, o_proj = found.attributed
     assert (qkv.component, qkv.consumer, qkv.after, qkv.gemm) == ("qkv", GEMM, "norm", True)
     assert (qkv.calls, qkv.decode_calls, qkv.calls_per_step, qkv.layers) == (3, 2, 1.0, 1)
     assert (qkv.us, qkv.prefill_us, qkv.decode_us, qkv.us_per_token) == (6.0, 2.0, 4.0, 2.0)
@@ -74,14 +74,14 @@ def test_repacking_in_a_step_of_many_is_load_time() -> None:
     steps = [replace(k, step=s) for s in range(4) for k in LAYER]
     found = conversions([*steps, K(REPACK, step=3)], ["decode"] * 4)
     assert [(row.kind, row.outside) for row in found.load_time] == [("repack", 0)]
-    assert "repack" not in {row.kind for row in found.charged}
+    assert "repack" not in {row.kind for row in found.attributed}
     assert REPACK not in {row.name for row in found.items}
 
 
 def test_fused_are_listed_and_not_counted() -> None:
     found = conversions([K(FUSED, "mlp"), K(GEMM, "mlp")], ["decode"])
     assert [(row.kind, row.component) for row in found.fused] == [("quantize", "mlp")]
-    assert (found.us, found.charged) == (0, ())
+    assert (found.us, found.attributed) == (0, ())
 
 
 PAD = [K(PADDING[0].example, "experts", ns=3000), K(PADDING[1].example, "experts", ns=7000)]
@@ -93,7 +93,7 @@ def test_pytorch_s_pad_is_known_by_its_order() -> None:
         ("pad", "experts", GEMM, 7.0),
         ("pad", "experts", GEMM, 3.0),
     ]
-    assert [row.kind for row in found.charged] == ["quantize"]
+    assert [row.kind for row in found.attributed] == ["quantize"]
 
 
 @each_row(

@@ -25,10 +25,9 @@ class Made:
 
 def line(name: str, *args: object, process: str = "EngineCore", pid: int = 212) -> str:
     """A line as vLLM's formatter writes it."""
-    place, level, text = FORMATS[name]
-    file, number = place.rsplit("/", 1)[-1].split(":")
+    level, text, file = FORMATS[name]
     return (
-        f"({process} pid={pid}) {level} 11-28 10:00:07 [{file}:{number}] "
+        f"({process} pid={pid}) {level} 11-28 10:00:07 [{file.rpartition('/')[2]}:12] "
         f"{text % args if args else text.replace('%%', '%')}"
     )
 

@@ -79,7 +79,7 @@ def _mixed(share: float) -> Report:
         "phase": ["decode"] * STEPS + ["mixed"], "decode_requests": 1, "step_us": STEP_US,
         "output_requests": 1, "output_tokens": 1,
     })  # fmt: skip
-    token = replace(token_times(steps)[0], prompts_us=share * STEP_US, alone_us=STEP_US)
+    token = replace(token_times(steps)[0], prompts_us=share * STEP_US, decode_only_us=STEP_US)
     slow = Spread(STEP_US, STEP_US, STEP_US)
     return replace(HEALTHY, steps=replace(HEALTHY.steps, mixed=1, mixed_us=slow, token=token))
 

@@ -43,7 +43,7 @@ def conversion(kind: str, component: str, share: float) -> AttributedConversion:
 
 def report(*rows: AttributedConversion, execution: str = "", vllm: str = "0.26.0") -> Report:
     """The sample with these conversions and no others."""
-    conversions = replace(SAMPLE.conversions, charged=rows)
+    conversions = replace(SAMPLE.conversions, attributed=rows)
     execution = execution or "torch.compile, CUDA graphs"
     run = replace(SAMPLE.run, vllm=vllm, execution=execution, command="vllm serve m")
     return replace(SAMPLE, conversions=conversions, run=run, audit=None)
@@ -135,7 +135,7 @@ def test_quiet(quiet: Report) -> None:
 @each_row("name", SAMPLES)
 def test_nothing_is_said_where_nothing_is_converted(name: str) -> None:
     sample = SAMPLES[name]
-    bare = replace(sample.conversions, charged=(), repeated=())
+    bare = replace(sample.conversions, attributed=(), repeated=())
     assert not found(replace(sample, conversions=bare))
 
 

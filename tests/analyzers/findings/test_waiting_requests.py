@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.findings.waiting_requests import _kv, _queue
-from spark_prof.analyzers.requests.request_times import FirstTokenPart, LimitRow
+from spark_prof.analyzers.requests.request_times import LimitRow
 from tests.analyzers.requests.samples import LOADED, report_of
 
 KV = (LimitRow("kv", 60, 0.6), LimitRow("sequences", 40, 0.4))
@@ -22,11 +22,8 @@ def test_a_queue_while_the_most_requests_run_is_found() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"kv_most_used": 0.95},
         {"limits": (LimitRow("none", 90, 0.9), LimitRow("sequences", 10, 0.1))},
-        {"parts": (FirstTokenPart("queue", 1e3, 1e3, 1e3, 1e3),)},
         {"parts": ()},
-        {"whole": 3},
         {"max_num_seqs": None},
     ],
 )

@@ -82,17 +82,6 @@ def test_every_step_with_a_key_of_its_own_is_found(seed: int) -> None:
 EIGHT_RANKS = Path(__file__).parents[4] / "shared" / "traces" / "kineto" / "dlrm_v100_8rank"
 
 
-def test_steps_are_matched_by_key() -> None:
-    play = Play(ranks=2)
-    steps, calls = play.numbered(), play.calls()
-    steps[1] = steps[1].iloc[5:].assign(step=steps[1]["step"].iloc[5:] - 5)
-    late = calls[1][calls[1]["step"] >= 5]
-    calls[1] = late.assign(step=late["step"] - 5)
-    found = match_collectives(steps, calls)
-    assert found.steps.to_numpy().tolist() == [[n + 5, n] for n in range(play.steps - 5)]
-    assert waits_of(found.calls, 0)[1] == 0
-
-
 def test_a_kind_with_different_numbers_in_a_step_is_left_out_there() -> None:
     play = Play(ranks=2, steps=4)
     calls = play.calls()
@@ -190,15 +179,6 @@ def test_what_is_lost_on_one_rank_is_not_made_up(seed: int) -> None:
     assert found.calls["call"].nunique() == len(whole[0])
     for _, call in found.calls.groupby("call"):
         assert len({true[row.rank][row.end_ns] for row in call.itertuples()}) == 1
-
-
-def test_another_kind_is_another_collective() -> None:
-    play = Play(ranks=2, steps=3)
-    calls = play.calls()
-    calls[1] = calls[1].replace({"kind": {"all_gather": "reduce_scatter"}})
-    found = match_by_time(play.numbered()[0], calls)
-    assert set(found.calls["kind"]) == {"all_reduce"}
-    assert found.unmatched == 2 * 3
 
 
 def test_one_call_and_none() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
-from spark_prof.dashboards.render import RENDERERS
 from spark_prof.traces.assemble import assemble
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
@@ -45,8 +44,7 @@ def test_a_straggler_costs_less_than_a_step(tmp_path: Path) -> None:
     play = Play(slow=dict.fromkeys(range(40), 2))
     report = reported(bundle(tmp_path / "b", play, ONE_HOST, parallel=FOUR))
     assert report.collectives.matched == len(KINDS) * 40
-    for name in RENDERERS:
-        assert "all_reduce" in whole(report, name), name
+    assert "all_reduce" in whole(report, "text")
     (finding,) = (f for f in report.findings if f.id == "straggler-rank")
     held = [step.held_up_us for step in report.collectives.slow_steps if step.slowest == 2]
     assert report.ranks[2].held_up_us == pytest.approx(np.mean(held))

@@ -1,4 +1,4 @@
-"""Which kernel is charged with which work."""
+"""Which kernel does which work."""
 
 from __future__ import annotations
 

@@ -59,16 +59,6 @@ def test_latent_attention_is_counted_as_the_ceilings_of_a_checkpoint_count_it() 
 
 
 @each_row(
-    ("cache", "dtype", "size"),
-    [("auto", "bfloat16", 2), ("auto", "float32", 4), ("fp8_e4m3", "bfloat16", 1), ("fp8", "", 1),
-     ("bfloat16", "float32", 2)],
-)  # fmt: skip
-def test_the_type_of_the_cache(cache: str, dtype: str, size: int) -> None:
-    engine = {"cache_config": {"cache_dtype": cache}}
-    assert shape_of({"engine_config": engine, "dtype": dtype}).kv_bytes == size
-
-
-@each_row(
     ("parallel", "here", "surely"),
     [
         ({"tensor": 4}, 128, 4), ({"tensor": 4, "whole": True}, 32, 0),
@@ -269,13 +259,14 @@ def test_an_unknown_device_has_ceilings_only_if_it_was_measured() -> None:
 
 
 @each_row(
-    ("cache", "width"),
-    [("fp8", 1), ("fp8_e4m3", 1), ("int8", 1), ("int8_per_token_head", 1), ("auto", 2),
-     ("bfloat16", 2), ("float32", 4)],
+    ("cache", "dtype", "width"),
+    [("fp8", "", 1), ("fp8_e4m3", "bfloat16", 1), ("int8", "", 1), ("int8_per_token_head", "", 1),
+     ("auto", "bfloat16", 2), ("auto", "float32", 4), ("bfloat16", "float32", 2),
+     ("float32", "bfloat16", 4)],
 )  # fmt: skip
-def test_bytes_of_an_element_in_the_kv_cache(cache: str, width: int) -> None:
+def test_bytes_of_an_element_in_the_kv_cache(cache: str, dtype: str, width: int) -> None:
     engine = {"cache_config": {"cache_dtype": cache}}
-    facts = {"model_config": GPT_OSS, "dtype": "bfloat16", "engine_config": engine}
+    facts = {"model_config": GPT_OSS, "dtype": dtype, "engine_config": engine}
     assert shape_of(facts).kv_bytes == width
 
 

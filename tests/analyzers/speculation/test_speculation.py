@@ -38,7 +38,7 @@ def one(proposed: int, accepted: int, *, shared: bool = False, **times: int) -> 
     return Drafted([(proposed, accepted)], shared=shared, **times)
 
 
-@pytest.mark.parametrize("most", range(1, 8))
+@pytest.mark.parametrize("most", [1, 3, 7])
 def test_planted_acceptance_is_counted_exactly(tmp_path: Path, most: int) -> None:
     steps, truth = [], []
     for at in range(14):
@@ -194,7 +194,7 @@ def test_of_several_batch_sizes_cost_is_the_screens_and_acceptance_that_of_all(
     assert (only.verified, only.accepted) == (8, 0)
 
 
-@pytest.mark.parametrize("text", ["", "-3", "3.5", "99999999999999999999", "1000", "x"])
+@pytest.mark.parametrize("text", ["", "-3", "3.5", "1000"])
 def test_a_number_of_drafts_that_is_none_is_not_known(tmp_path: Path, text: str) -> None:
     asked = {"method": "mtp", "num_speculative_tokens": text}
     bundle = recorded(tmp_path / "b", [one(3, 1)] * 2, speculative=asked)

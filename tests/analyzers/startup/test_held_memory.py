@@ -56,15 +56,19 @@ def bundle(tmp_path: Path) -> Any:
 
 def parts(account: MemoryAccount) -> dict[str, float]:
     assert sum(part.bytes for part in account.parts) == account.total
+    assert all(part.bytes for part in account.parts)
+    assert [part.share for part in account.parts] == [
+        part.bytes / account.total for part in account.parts
+    ]
     return {part.id: round(part.bytes / GIB, 3) for part in account.parts}
 
 
 def test_parts_of_the_gpu_add_up_to_what_nvml_tells(bundle: Any) -> None:
     gpu, process, host = memory_of(bundle(MEMORY, START))
-    assert parts(gpu) == {
-        "weights": 15, "drafter": 1, "kv_cache": 30, "graphs": 1.5, "workspaces": 1,
-        "activation": 2, "context": 0.5, "later": 1,
-    }  # fmt: skip
+    assert list(parts(gpu).items()) == [
+        ("weights", 15), ("drafter", 1), ("kv_cache", 30), ("graphs", 1.5), ("workspaces", 1),
+        ("activation", 2), ("context", 0.5), ("later", 1),
+    ]  # fmt: skip
     assert (gpu.of, gpu.rank, gpu.source, gpu.named_share) == ("gpu", 0, "process", 1)
     assert (gpu.capacity, gpu.free, gpu.peak) == (80 * GIB, 20 * GIB, 51 * GIB)
     assert parts(process) == {"imports": 1, "processes": 0.5, "load": 0.5, "": 2}
@@ -105,9 +109,11 @@ def test_two_ranks_have_an_account_each_and_one_host(bundle: Any) -> None:
 
 def test_one_memory_is_one_account(bundle: Any) -> None:
     memory = MEMORY | {"shared": True, "source": "host", "device": {}}
+    memory |= {"machine": gib(total=100, free=40)}  # no page cache
     marks = [mark("processes", None, held(0.5, 0, 0, "host"))]
-    host = memory_of(bundle(memory, START | {"marks": marks}))[-1]
+    host = memory_of(bundle(memory, START | {"marks": marks, "memory": gib(share=3)}))[-1]
     told = parts(host)
+    assert list(told)[:2] == ["rank0:7", "weights:0"]
     assert host.shared
     assert told["weights:0"] == 15
     assert told["kv_cache:0"] == 30

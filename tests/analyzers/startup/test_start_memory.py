@@ -43,8 +43,13 @@ def test_parts_of_real_logs_are_what_vllm_may_take(name: str) -> None:
 def test_what_one_figure_has_of_another_counts_once(tmp_path: Path) -> None:
     graphs = "Graph capturing finished in 9 secs, took 1.20 GiB"
     available = "Available KV cache memory: 48.0 GiB"
-    figures = parts(memory(tmp_path, started.LOADED, available, graphs, POOL, USAGE))
-    assert figures == {
+    account = memory(tmp_path, started.LOADED, available, graphs, POOL, USAGE)
+    assert account is not None
+    assert [row.line for row in account.parts] == [1, 5, 5, 3, 2, 0]
+    assert [row.share for row in account.parts] == [
+        pytest.approx(row.gib / 70) for row in account.parts
+    ]
+    assert parts(account) == {
         "weights": 16, "non_torch": 2, "activation": 3, "graphs": 1.2, "kv_cache": 48, "": -0.2,
     }  # fmt: skip
     without_weights = parts(memory(tmp_path, "Available KV cache memory: 48.0 GiB", USAGE))
@@ -71,7 +76,11 @@ def test_the_rank_with_the_most_weights_counts(tmp_path: Path) -> None:
 
 def test_a_drafter_is_told(tmp_path: Path) -> None:
     for method, with_drafter in (("eagle3", True), ("mtp", True), ("ngram", False)):
-        config = started.CONFIG.replace("None", f"SpeculativeConfig(method='{method}', model='d')")
+        drafter = f"speculative_config=SpeculativeConfig(method='{method}', model='d')"
+        config = started.CONFIG.replace("model='m', speculative_config=None", drafter)
         account = memory(tmp_path, config, started.LOADED)
         assert account is not None
         assert account.with_drafter is with_drafter
+        later = memory(tmp_path, config, started.LOADED, started.CONFIG)
+        assert later is not None
+        assert not later.with_drafter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -30,7 +30,10 @@ from spark_prof.kernels.bench.shapes import (
     WeightFormat,
 )
 from spark_prof.kernels.bench.vllm_peers import small_products
+from spark_prof.kernels.candidate import Abstained
 from spark_prof.kernels.dense import LinearConfig, default_config
+from spark_prof.kernels.operands import architecture
+from spark_prof.kernels.runtime.compiler import FP4_PRODUCTS
 from spark_prof.kernels.tuning import TunedShape
 from tests.rows import each_row
 
@@ -110,6 +113,25 @@ def test_a_dense_layer(form: WeightFormat, device: str) -> None:
     assert (cell.work.rows, cell.work.columns, cell.work.tokens) == (48, 160, 3)
     assert cell.bytes == cell.weight_bytes + 2 * 3 * (48 + 160)
     assert set(cell.config) >= {"warps", "split", "depth"}
+
+
+def test_w4a4_is_raced_where_it_is_named(device: str) -> None:
+    """It rounds its activations; the others, which do not, are right too."""
+    request = asked([3, 16], OURS, CUBLAS)
+    listed = [kernel.check for kernel in request.listed("dense", "nvfp4") if kernel]
+    assert listed == ["w4a16"]
+    named = replace(request, kernels=["w4a4"])
+    if architecture(torch.device(device)) not in ("cpu", *FP4_PRODUCTS):
+        with pytest.raises(Abstained, match="FP4"):
+            list(race_dense(SHAPE, "nvfp4", named, torch.device(device)))
+        return
+    for cell in race_dense(SHAPE, "nvfp4", named, torch.device(device)):
+        assert cell.work.kernel == "w4a4"
+        for name in (OURS, CUBLAS):
+            result = of(cell, name)
+            assert result.failed == ""
+            assert result.us is not None
+            assert 0 < (result.error or 0) < 0.005
 
 
 def test_a_bfloat16_layer_is_held_against_cublas_and_kernels_for_few_tokens(

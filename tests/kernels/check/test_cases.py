@@ -12,7 +12,14 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import Builder, Format, Layer, Replacement, RouterLayer
+from spark_prof.kernels.candidate import (
+    Builder,
+    Format,
+    KernelCandidate,
+    Layer,
+    Replacement,
+    RouterLayer,
+)
 from spark_prof.kernels.check.cases import (
     Case,
     DenseCase,
@@ -23,6 +30,7 @@ from spark_prof.kernels.check.cases import (
     routing_cases,
 )
 from spark_prof.kernels.check.inputs import Sizes
+from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.kernel_error import KernelError
 from tests.kernels.check.plain import kept, plain_linear, plain_moe, plain_route, said
 from tests.rows import each_row
@@ -105,6 +113,27 @@ def test_right_arithmetic_passes_and_labels_tell_cases_apart(
 ) -> None:
     assert {case.label: said(case, builder) for case in cases} == {c.label: "" for c in cases}
     assert len({case.label for case in cases}) == len(cases)
+
+
+@each_row(
+    ("case", "words"),
+    [
+        (NormedCase("nvfp4", (48, 448), 3, residual=False), ""),
+        (
+            NormedCase("nvfp4", (48, 448), 3, bias=True, epsilon=0.5),
+            ", epsilon 0.5, residual, bias",
+        ),
+        (NormedCase("nvfp4", (48, 448), 3, norm=torch.float32), ", a norm of float32, residual"),
+    ],
+)
+def test_the_label_of_a_normed_case_is_what_a_kernel_gets(case: NormedCase, words: str) -> None:
+    assert case.label == f"nvfp4, 3 tokens, 48 x 448{words}"
+    posed = case.pose(KernelCandidate("k", "layer", plain_linear()), "cpu")
+    _, residual, bias = posed.arguments
+    norm: Any = posed.layer
+    assert (residual is not None, bias is not None) == ("residual" in words, "bias" in words)
+    assert (norm.norm.weight.dtype == torch.float32) == ("float32" in words)
+    assert (norm.norm.epsilon == 0.5) == ("epsilon" in words)
 
 
 def changed(edit: Callable[[torch.Tensor], object]) -> Change:

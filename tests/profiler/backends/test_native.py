@@ -153,16 +153,17 @@ def test_nodes_and_their_clones(prepared: Native, cupti: FakeCupti) -> None:
 
 
 def test_nodes_of_several_threads_are_all_kept_in_each_thread_s_order(
-    prepared: Native, cupti: FakeCupti
+    prepared: Native, cupti: FakeCupti, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than are asked for at once."""
-    cupti.threads(4, 20_000, b"")
+    monkeypatch.setattr(native_module, "_NODES_AT_ONCE", 1 << 12)
+    cupti.threads(4, 2_000, b"")
     found = prepared.nodes()
-    assert len(found) == prepared.statistics().nodes == 80_000
+    assert len(found) == prepared.statistics().nodes == 8_000
     assert len(np.unique(found["thread"])) == 4
     for number in range(4):
         mine = found[found["graph"] == number + 1]
-        assert (mine["node"] == (number << 32) + np.arange(1, 20_001)).all()
+        assert (mine["node"] == (number << 32) + np.arange(1, 2_001)).all()
         assert len(np.unique(mine["thread"])) == 1
         assert (np.diff(mine["created_ns"]) >= 0).all()
 

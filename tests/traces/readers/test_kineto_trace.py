@@ -457,17 +457,3 @@ def test_stretches_never_overlap_and_sum_to_the_union(read: Read, seed: int) -> 
     assert sorted(name for name, part, *_ in found if part == 0) == sorted(
         f"op{i}" for i in range(40)
     )
-
-
-@each_row("around", [0, 4_370_000_000_000, 4_450_000_000_000, 7_900_000_000_000])
-def test_times_are_exact_to_the_nanosecond(read: Read, around: int) -> None:
-    chosen = random.Random(around)
-    wanted = sorted(around * 1000 + chosen.randrange(10**9) for _ in range(500))
-    events = ",".join(
-        f'{{"ph":"X","cat":"kernel","name":"k","ts":{ns // 1000}.{ns % 1000:03},"dur":0.001}}'
-        for ns in wanted
-    )
-    found = read(f'{{"baseTimeNanoseconds":{ORIGIN},"traceEvents":[{events}]}}')
-    gpu = window(found).trace.gpu
-    assert (gpu["start_ns"] - ORIGIN).tolist() == wanted
-    assert (gpu["end_ns"] - gpu["start_ns"]).unique().tolist() == [1]

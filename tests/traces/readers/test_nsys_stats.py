@@ -132,12 +132,6 @@ def test_a_trace_with_copies(read: Read) -> None:
     assert any("rounded" in line for line in foreign.lost)
 
 
-@pytest.mark.parametrize(("unit", "text"), [("us", "1.5"), ("ms", "0.0015"), ("sec", "0.0000015")])
-def test_units_are_taken_from_the_head(read: Read, unit: str, text: str) -> None:
-    (window,) = read(f"Total Time ({unit}),Instances,Name\n{text},2,k\n").windows
-    assert kernels([window])["ns"].tolist() == [750, 750]
-
-
 @each_row(
     ("text", "integer", "ns", "seconds_ns", "count"),
     [

@@ -1,0 +1,89 @@
+"""Jobs on GPUs, with Python programs for jobs: order, shares, ends, and what stays of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_queue
+from benchmarks.ab import CASES, both
+from benchmarks.gpu_queue import JOBS, Job, cores_of, run
+from spark_prof.swaps.swap_settings import SLOTS, parse_swaps
+
+WRITES = (
+    "import os, pathlib, sys, time\n"
+    "out = pathlib.Path(sys.argv[1])\n"
+    "(out / 'begin').write_text(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    "print('printed', flush=True)\n"
+    "until = pathlib.Path(sys.argv[2])\n"
+    "while sys.argv[2] != '-' and not until.exists(): time.sleep(0.02)\n"
+    "(out / 'end').write_text('x')\n"
+)
+
+
+def program(name: str, until: Path | str = "-", gpus: int = 1, seconds: float = 60.0) -> Job:
+    """A job that ends as soon as the file `until` is there."""
+    return Job(name, (sys.executable, "-c", WRITES, "{out}", str(until)), seconds, gpus)
+
+
+def test_two_run_beside_each_other_and_one_that_needs_both_waits(tmp_path: Path) -> None:
+    jobs = [
+        program("first", tmp_path / "second/begin"),
+        program("second", tmp_path / "first/begin"),
+        program("both", gpus=2),
+    ]
+    states = run(jobs, tmp_path, 2, 120.0)
+    assert [(s.state, s.exit_code) for s in states] == [("ended", 0)] * 3
+    assert {(tmp_path / name / "begin").read_text() for name in ("first", "second")} == {"0", "1"}
+    assert (tmp_path / "both/begin").read_text() == "0,1"
+    times = [(tmp_path / name).stat().st_mtime_ns for name in ("first/end", "second/end")]
+    assert (tmp_path / "both/begin").stat().st_mtime_ns >= max(times)
+    assert (tmp_path / "first.log").read_text() == "printed\n"
+    written = json.loads((tmp_path / "jobs.json").read_text())
+    assert [row["state"] for row in written] == ["ended"] * 3
+
+
+def test_one_that_hangs_is_ended_and_the_next_runs(tmp_path: Path) -> None:
+    jobs = [program("hangs", tmp_path / "never", seconds=2.0), program("next")]
+    hangs, after = run(jobs, tmp_path, 1, 120.0)
+    assert hangs.state == "out of time"
+    assert hangs.exit_code
+    assert (tmp_path / "hangs/begin").exists()
+    assert (after.state, after.exit_code) == ("ended", 0)
+
+
+def test_what_does_not_fit_does_not_begin(tmp_path: Path) -> None:
+    jobs = [program("long", seconds=1000.0), program("wide", gpus=4), program("short")]
+    states = run(jobs, tmp_path, 2, 120.0)
+    assert [s.state for s in states] == ["did not fit", "did not fit", "ended"]
+    assert not (tmp_path / "long").exists()
+
+
+def test_gpus_share_the_cores() -> None:
+    cores = os.sched_getaffinity(0)
+    shares = [cores_of((gpu,), 2) for gpu in range(2)]
+    assert set.union(*shares) == cores == cores_of((0, 1), 2)
+    assert len(cores) < 2 or not set.intersection(*shares)
+    assert cores_of((0,), 10 * len(cores)), "fewer cores than GPUs"
+
+
+def test_without_a_gpu_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_queue, "count_gpus", lambda: 0)
+    monkeypatch.setattr(sys, "argv", ["gpu_queue", str(tmp_path / "out")])
+    assert gpu_queue.main() == 2
+    assert capsys.readouterr().err == "nvidia-smi lists no GPU\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_cases_of_the_table_exist_and_say_what_they_swap() -> None:
+    names = [word for job in JOBS for word in job.command if word in CASES]
+    assert len(names) == sum(job.name.startswith("ab-") for job in JOBS)
+    for case in CASES.values():
+        assert {swap.slot for swap in parse_swaps(case.b)} <= {*SLOTS}
+    assert both("X=1", "deepseek-v2-lite-layer")[-1].startswith("X=1,layer=spark_prof!")
