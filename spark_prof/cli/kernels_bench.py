@@ -173,7 +173,7 @@ def _check_tokens(kernels: Sequence[ReplacementKernel], tokens: Sequence[int]) -
     """Refuses more rows of activations than all of the kernels take, or than peers are raced at."""
     most = min((kernel.tokens[1] for kernel in kernels), default=_MOST_TOKENS)
     if max(tokens, default=0) > most:
-        raise CommandError(f"--tokens {max(tokens)}: these kernels take up to {most}")
+        raise CommandError(f"--tokens {max(tokens)}: these kernels take up to {most}; give fewer")
 
 
 def bench_request(

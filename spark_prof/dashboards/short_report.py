@@ -289,7 +289,9 @@ def _kernels(report: Report, most: int) -> Section:
         f"{unit} of a decode step{at_batch(report)}" if phase else f"{unit} that take the most time"
     )
     coverage = report.coverage
-    title += f"; owner proven {share(coverage.proven)}, guessed {share(coverage.guessed)}"
+    title += (
+        f"; layer and component proven {share(coverage.proven)}, guessed {share(coverage.guessed)}"
+    )
     return table("decode_kernels", title, listed_rows, columns, _overlap(report))
 
 

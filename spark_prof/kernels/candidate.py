@@ -52,7 +52,7 @@ class LinearLayer:
     # quantized. Fused matrices (qkv, gate and up) are one, in vLLM's order of rows.
     weight: QuantizedWeight | torch.Tensor
     # The checkpoint's scale of NVFP4 activations, one or one for each fused matrix; None where its
-    # recipe leaves activations alone.
+    # recipe leaves activations alone, and of layers of a live vLLM, where it is not read.
     input_scale: GlobalScale | None = None
 
 

@@ -85,6 +85,8 @@ class Meta:
             if path.stat().st_size > _META_LIMIT:
                 raise CommandError(f"{path} is larger than any bundle's; this is no bundle")
             value = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(value, dict):
+                raise CommandError(f"{path} is damaged (it holds no object); record again")
             if value["schema"] != SCHEMA:
                 raise OtherSchemaError(
                     f"{folder} has bundle schema {value['schema']!r:.20}, this spark-prof reads "

@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.analyzers import lookup, step_accounting
 from spark_prof.analyzers.step_accounting import (
     Spread,
     covered_in,
+    length_by_group,
     spread,
     step_times,
     union_by_group,
@@ -32,9 +34,16 @@ def _random_intervals(seed: int) -> list[tuple[int, int, int]]:
     return found
 
 
+def few_at_a_time(patch: pytest.MonkeyPatch, seed: int) -> None:
+    """Blocks of five rows for every second seed."""
+    for module in (lookup, step_accounting) if seed % 2 else ():
+        patch.setattr(module, "BLOCK", 5)
+
+
 @each_row("origin", [0, FAR])
 @each_row("seed", range(25))
-def test_union_by_group(seed: int, origin: int) -> None:
+def test_union_by_group(seed: int, origin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_at_a_time(monkeypatch, seed)
     intervals = _random_intervals(seed)
     start, end, group = np.array(intervals, np.int64).T
     found = union_by_group(start + origin, end + origin, group, 6)
@@ -48,11 +57,14 @@ def test_union_by_group(seed: int, origin: int) -> None:
     assert found.tolist() == wanted
     assert found.sum() == len({m for begin, finish, _ in intervals for m in range(begin, finish)})
     assert found.dtype == np.int64
+    lengths = np.bincount(group[group >= 0], (end - start)[group >= 0], 6)
+    assert length_by_group(start + origin, end + origin, group, 6).tolist() == lengths.tolist()
 
 
 @each_row("origin", [0, FAR])
 @each_row("seed", range(25))
-def test_covered_in(seed: int, origin: int) -> None:
+def test_covered_in(seed: int, origin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_at_a_time(monkeypatch, seed)
     intervals = _random_intervals(seed)
     start, end, _ = np.array(intervals, np.int64).T
     moments = {moment for begin, finish, _ in intervals for moment in range(begin, finish)}

@@ -171,6 +171,8 @@ ALIVE = Request(stale=1)
                 "stale": {"r1": ALIVE, "r0": Request(stale=3, drop=True)},
             }.items()
         ),
+        pytest.param({"r0": 2}, {"r0": 3}, {"requests": {"r0": Request(drop=True)}},
+                     [(0, 5, 2, 2)], id="nothing stale to drop"),
         pytest.param({"r0": 3}, {"r0": 4}, {"ends": {"r0"}}, [(0, 5, 3, 3)], id="its last"),
         pytest.param({"r0": 3}, {"r0": 0}, {}, [(0, 5, 3, -1)], id="nothing sampled"),
         pytest.param({"r0": 3}, {"r0": 2}, {"num_sampled_tokens_per_step": 0}, [], id="a canvas"),

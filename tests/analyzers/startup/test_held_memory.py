@@ -57,6 +57,9 @@ def bundle(tmp_path: Path) -> Any:
 def parts(account: MemoryAccount) -> dict[str, float]:
     assert sum(part.bytes for part in account.parts) == account.total
     assert all(part.bytes for part in account.parts)
+    assert [part.share for part in account.parts] == [
+        part.bytes / account.total for part in account.parts
+    ]
     return {part.id: round(part.bytes / GIB, 3) for part in account.parts}
 
 

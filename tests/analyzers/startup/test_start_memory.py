@@ -81,3 +81,6 @@ def test_a_drafter_is_told(tmp_path: Path) -> None:
         account = memory(tmp_path, config, started.LOADED)
         assert account is not None
         assert account.with_drafter is with_drafter
+        later = memory(tmp_path, config, started.LOADED, started.CONFIG)
+        assert later is not None
+        assert not later.with_drafter
