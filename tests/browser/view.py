@@ -20,7 +20,9 @@ LARGEST_MESSAGE = 5_000_000
 _JOINER = "\u2060"
 """Invisible; with it the explorer keeps Markdown from reading what is none."""
 
-_SECONDS = 60
+_SECONDS = 120
+"""A page that is busy for so long stays it; beside much else one may take a minute."""
+
 _DOWNLOAD_MS = 15_000
 _HIGHEST = 6000
 _STILL_MS = 80
@@ -55,9 +57,15 @@ _POINT = """(plot, [trace, place]) => {
 
 _HOVERED = """plot => new Promise(found => {
     let looks = 0;
-    const look = () => plot._hoverdata?.length || ++looks > 100 ? found() : setTimeout(look, 10);
+    const look = () => {
+        const there = Boolean(plot._hoverdata?.length);
+        there || ++looks > 100 ? found(there) : setTimeout(look, 10);
+    };
     look();
 })"""
+
+_MOVES = 20
+"""Of the mouse onto a mark, a second each: a figure that is being drawn does not notice one."""
 
 
 class View:
@@ -72,6 +80,7 @@ class View:
         self.page = page
         self.url = url
         self.watch: Watch = watch(page)
+        page.set_default_timeout(1000 * _SECONDS)
         self.glance_ms = 30.0
         """Between two looks whether the picture is there; looking takes time from who draws it."""
         self.settled = 0.0
@@ -203,10 +212,12 @@ class View:
         """Clicks a mark of a figure."""
         plot = self.plot(name)
         plot.scroll_into_view_if_needed()
-        x, y = plot.evaluate(_POINT, [trace, place])
-        self.page.mouse.move(x, y)
         # Plotly looks what is below the mouse a moment later, and a click takes what it found.
-        plot.evaluate(_HOVERED)
+        for move in range(_MOVES):
+            x, y = plot.evaluate(_POINT, [trace, place])
+            self.page.mouse.move(x + move % 2, y)
+            if plot.evaluate(_HOVERED):
+                break
         return self.act(lambda: self.page.mouse.click(x, y))
 
     def press(self, label: str) -> View:
@@ -257,7 +268,7 @@ class View:
         for folded in self.page.locator("[data-testid=stExpander] details").all():
             if folded.get_attribute("open") is None:
                 folded.locator("summary").click()
-                expect(folded).to_have_attribute("open", "")
+                expect(folded).to_have_attribute("open", "", timeout=1000 * _SECONDS)
         return self.settle()
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
