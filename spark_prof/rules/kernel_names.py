@@ -965,6 +965,10 @@ _GEMM = (
 # The project's own kernels, by the whole names that spark_prof/kernels/cuda gives them.
 _OF_THIS_PACKAGE = (
     KernelRule("own-dense", r"^dense$", "dense", _TENSOR, precision="bf16", gemm=True),
+    KernelRule("own-dense-w4a4", r"^dense_w4a4$", "dense_w4a4", _TENSOR, precision="fp4",
+         gemm=True),
+    KernelRule("own-quantize-fp4", r"^quantize_fp4$", "quantize_fp4", _CUDA,
+         conversion="quantize"),
     KernelRule("own-experts", r"^(?:gate_up|down)$", "gate_up", _TENSOR, component="experts",
          precision="bf16", gemm=True),
     KernelRule("own-router", r"^(?:norm_)?route$", "route", _CUDA, component="router"),

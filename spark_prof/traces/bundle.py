@@ -138,12 +138,11 @@ class Bundle:
         self.path = path
         self.named = ""  # how a person named what it was made of, where that is gone later
         self.meta = Meta.read(path)
-        self._small: dict[tuple[str, int], dict[str, pa.ChunkedArray]] = {}
+        self._small: dict[str, tuple[_Version, dict[str, pa.ChunkedArray]]] = {}
         # What the end of each file says of it: a table of thousands of row groups has much to say.
-        self._footers = {
-            table_name: self._checked(table_name, rows)
-            for table_name, rows in self.meta.tables.items()
-        }
+        self._footers: dict[str, tuple[_Version, pq.FileMetaData]] = {}
+        for table_name, rows in self.meta.tables.items():
+            self._check(table_name, rows)
 
     @property
     def label(self) -> str:
@@ -258,7 +257,7 @@ class Bundle:
             return rows
 
         try:
-            footer = self._footers[name]
+            footer = self._footer(name)
             missing = TABLES[table].later_columns(footer.schema.to_arrow_schema()) or ()
             later = {column.name: column for column in missing}
             # One column at least, which tells how many rows there are.
@@ -281,11 +280,16 @@ class Bundle:
 
     def _small_columns(self, table: str, rank: int, names: Sequence[str]) -> pa.Table:
         """Columns of a small table, which stay: several topics look at the steps."""
-        columns = self._small.setdefault((table, rank), {})
-        if unread := [name for name in names if name not in columns]:
+        name = table_file(table, rank)
+        version = _version(self.path / name)
+        read_version, columns = self._small.get(name, (version, {}))
+        if read_version != version:
+            columns = {}
+        self._small[name] = version, columns
+        if unread := [column for column in names if column not in columns]:
             arrow = self.arrow(table, rank, unread).unify_dictionaries().combine_chunks()
             columns.update(zip(unread, arrow.columns, strict=True))
-        return pa.table([columns[name] for name in names], names=list(names))
+        return pa.table([columns[column] for column in names], names=list(names))
 
     def _large_column(self, table: str, rank: int, name: str) -> Values | pd.Categorical:
         """One column that is there at least once, whose values are copied as they are read."""
@@ -300,13 +304,20 @@ class Bundle:
                 column.add(values)
         return column.filled()
 
-    def _checked(self, name: str, rows: int) -> pq.FileMetaData:
-        """What the end of a table file says; refuses one that is not what meta.json promises."""
+    def _footer(self, name: str) -> pq.FileMetaData:
+        """What the end of a table file says, read again where the file is another one."""
+        version = _version(self.path / name)
+        if name not in self._footers or self._footers[name][0] != version:
+            self._footers[name] = version, pq.read_metadata(self.path / name)
+        return self._footers[name][1]
+
+    def _check(self, name: str, rows: int) -> None:
+        """Refuses a table file that is not what meta.json promises."""
         path = self.path / name
         if not is_table_file(name):
             raise CommandError(f"{self.path / META_FILE} names {name!r:.80}, which is no table")
         try:
-            metadata = pq.read_metadata(path)
+            metadata = self._footer(name)
         except FileNotFoundError as error:
             raise CommandError(
                 f"{self.label} is incomplete: {name} is missing; copy it again"
@@ -319,7 +330,15 @@ class Bundle:
             or TABLES[name.split("-rank")[0]].later_columns(schema) is None
         ):
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")
-        return metadata
+
+
+_Version = tuple[int, int]
+"""When a file was written, and its bytes: another pair is another file."""
+
+
+def _version(path: Path) -> _Version:
+    stat = path.stat() if path.exists() else None
+    return (stat.st_mtime_ns, stat.st_size) if stat else (0, 0)
 
 
 _OF_COMPILERS = {"cubins", "functions"}  # tables whose texts come from machine code

@@ -225,7 +225,7 @@ def test_each_of_our_kernels_has_a_rule(source: Path) -> None:
     rule = find_rule(name)
     assert rule is not None
     assert rule.family.startswith("own-")
-    multiplies = " multiply(" in text
+    multiplies = " multiply(" in text or " multiply_fp4(" in text
     tensor_cores = multiplies or "multiply_add_16x8x16(" in text
     assert rule.engine == ("tensor-core" if tensor_cores else "cuda-core")
     assert rule.gemm is multiplies
