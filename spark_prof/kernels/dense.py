@@ -13,9 +13,9 @@ from spark_prof.kernels.operands import (
     LARGEST_BATCH,
     architecture,
     check_apart,
-    check_operand,
     check_tokens,
     multiprocessors,
+    output_for,
     stacks_at_a_time,
     token_tiles,
 )
@@ -187,13 +187,9 @@ def linear(
     """
     device = weight.weights.device
     tokens = check_tokens(x, weight.columns, device)
-    if bias is not None:
-        check_operand("bias", bias, (weight.rows,), device)
-    if out is None:
-        out = x.new_empty((tokens, weight.rows))
-    else:
-        check_operand("out", out, (tokens, weight.rows), device)
-        check_apart(out, x)
+    given, out = out, output_for(x, tokens, weight.rows, bias, out)
+    if given is not None:
+        check_apart(given, x)
     config = config or default_config(weight.rows, weight.columns, tokens, weight.format)
     launch_dense(x, weight, bias, out, config, dependent=dependent)
     return out

@@ -17,8 +17,8 @@ from spark_prof.kernels.formats import GlobalScale, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     architecture,
-    check_operand,
     check_tokens,
+    output_for,
     stacks_at_a_time,
 )
 from spark_prof.kernels.pack import FORMATS, STACK, in_stacks, in_units, unsigned_nvfp4
@@ -179,12 +179,7 @@ def linear_w4a4(
     device = weight.weights.device
     _check_gpu(device)
     tokens = check_tokens(x, weight.columns, device, MOST_TOKENS)
-    if bias is not None:
-        check_operand("bias", bias, (weight.rows,), device)
-    if out is None:
-        out = x.new_empty((tokens, weight.rows))
-    else:
-        check_operand("out", out, (tokens, weight.rows), device)
+    out = output_for(x, tokens, weight.rows, bias, out)
     config = config or default_config(weight.columns)
     units, padded = -(-weight.columns // 128), -(-tokens // _TILE) * _TILE
     codes = x.new_empty((padded, units * 64), dtype=torch.uint8)

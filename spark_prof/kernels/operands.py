@@ -15,6 +15,18 @@ LARGEST_BATCH = 16
 _MOST_WARPS = 32  # of a block, on all GPUs
 
 
+def output_for(
+    x: torch.Tensor, tokens: int, rows: int, bias: torch.Tensor | None, out: torch.Tensor | None
+) -> torch.Tensor:
+    """Refuses a bias or an output that does not fit; returns the output, a new one for None."""
+    if bias is not None:
+        check_operand("bias", bias, (rows,), x.device)
+    if out is None:
+        return x.new_empty((tokens, rows))
+    check_operand("out", out, (tokens, rows), x.device)
+    return out
+
+
 def check_tokens(
     x: torch.Tensor, columns: int, device: torch.device, most: int = LARGEST_BATCH
 ) -> int:
