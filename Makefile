@@ -11,7 +11,7 @@ help:
 	@echo 'make worlds     try many random worlds in place of a few'
 	@echo 'make mutants    random faults, and which the tests find (SEED=, COUNT=, SINCE=, IN=)'
 	@echo 'make reach      which tests run which lines, anew, for make mutants (IN=tests/ab: of these)'
-	@echo 'make lint       ruff, the direction of imports, mypy'
+	@echo 'make lint       ruff, the direction of imports, plain names, mypy'
 	@echo 'make venv       set up .venv only'
 	@echo 'make check-vllm WHEEL=...  print what no row knows of a vLLM wheel'
 	@echo 'make tables WHEEL=...      add a vLLM wheel to the generated tables'
@@ -38,6 +38,7 @@ lint:
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest -q -n0 --no-header --no-summary tests/test_plain_names.py
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary scripts demo/*.py
 	@$(BIN)/mypy --no-error-summary -p benchmarks

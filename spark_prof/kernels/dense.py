@@ -187,12 +187,12 @@ def linear(
     """
     device = weight.weights.device
     tokens = check_tokens(x, weight.columns, device)
-    given, out = out, output_for(x, tokens, weight.rows, bias, out)
-    if given is not None:
-        check_apart(given, x)
+    output = output_for(x, tokens, weight.rows, bias, out)
+    if out is not None:
+        check_apart(out, x)
     config = config or default_config(weight.rows, weight.columns, tokens, weight.format)
-    launch_dense(x, weight, bias, out, config, dependent=dependent)
-    return out
+    launch_dense(x, weight, bias, output, config, dependent=dependent)
+    return output
 
 
 @dataclass(frozen=True)
