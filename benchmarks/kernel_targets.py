@@ -186,15 +186,15 @@ def bar_tables(reached: Sequence[Reached], ceilings: MachineCeilings) -> Iterato
 
 
 def failure_lines(cells: Sequence[BenchCell]) -> Iterator[str]:
-    """Each reason for which a contestant has no time, once, and how often it was met."""
+    """Each reason for which a competitor has no time, once, and how often it was met."""
     reasons = Counter(
         (cell.kind, result.contestant, result.failed)
         for cell in cells
         for result in cell.results
         if result.failed
     )
-    for (kind, contestant, why), times in reasons.most_common():
-        yield f"{contestant} has no time for {times} of {kind}: {why}"
+    for (kind, competitor, why), times in reasons.most_common():
+        yield f"{competitor} has no time for {times} of {kind}: {why}"
 
 
 def _slower(found: Reached) -> str:

@@ -1,14 +1,14 @@
 """How fast the kernels are beside cuBLAS, vLLM's own and the machine's bandwidth, in one run.
 
-Every contestant runs in a CUDA graph of many calls, in turns with the others, each call on weights
-and activations that no cache holds; a contestant whose output is wrong is not timed. Each line is
+Every competitor runs in a CUDA graph of many calls, in turns with the others, each call on weights
+and activations that no cache holds; a competitor whose output is wrong is not timed. Each line is
 one piece of work: our time with its quartiles, the share of the measured read bandwidth at which it
 reads its weights, its floor (all bytes at that bandwidth, and one launch), and what others take.
 The last lines are the bars that the kernels have to reach on an H100. --show prints a result again,
 each bar with all that it is about.
 
 usage: python benchmarks/kernels.py RESULT.json [--only dense moe] [--models PART...]
-           [--tokens N...] [--formats nvfp4 mxfp4 fp8 bf16] [--contestants PART...]
+           [--tokens N...] [--formats nvfp4 mxfp4 fp8 bf16] [--competitors PART...]
            [--seconds S] [--tune] [--save TUNED.json]
        python benchmarks/kernels.py RESULT.json --show
 exit code: 1 if a bar of what was measured is not reached, 2 without a GPU
@@ -67,7 +67,7 @@ def main() -> int:
         models=options.models,
         tokens=options.tokens,
         formats=options.formats,
-        contestants=options.contestants,
+        competitors=options.competitors,
         seconds=options.seconds,
         tune=options.tune,
     )
@@ -101,7 +101,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     formats = get_args(WeightFormat)
     parser.add_argument("--formats", nargs="+", choices=formats, default=FP4)
-    parser.add_argument("--contestants", nargs="+", default=(), help="parts of names")
+    parser.add_argument("--competitors", nargs="+", default=(), help="parts of names")
     parser.add_argument("--seconds", type=float, default=240.0, help="then begin no other shape")
     parser.add_argument("--tune", action="store_true", help="search each one's best configuration")
     parser.add_argument("--save", type=Path, help="add the configurations timed to this file")

@@ -45,7 +45,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("neighbours.py times kernels on an NVIDIA GPU: torch finds none", file=sys.stderr)
         return 2
-    found = {name: timed(layers(), options.repeats) for name, layers in CONTESTANTS.items()}
+    found = {name: timed(layers(), options.repeats) for name, layers in COMPETITORS.items()}
     names = sorted(set.intersection(*({*kernels} for _, kernels in found.values())))
     for name in names:
         us = [kernels[name] for _, kernels in found.values()]
@@ -56,7 +56,7 @@ def main() -> int:
 
 def told(us: list[float]) -> str:
     """The times of both, and what the second saves of the first."""
-    behind = ", ".join(f"{t:.2f} us with {n}" for n, t in zip(CONTESTANTS, us, strict=True))
+    behind = ", ".join(f"{t:.2f} us with {n}" for n, t in zip(COMPETITORS, us, strict=True))
     return f"{behind}, {us[0] / us[-1]:.2f} x"
 
 
@@ -79,7 +79,7 @@ def by_this_package() -> list[Layer]:
     return [partial(linear, weight=pack_linear(weight)) for weight in weights()]
 
 
-CONTESTANTS = {"cuBLAS": by_cublas, "spark-prof": by_this_package}
+COMPETITORS = {"cuBLAS": by_cublas, "spark-prof": by_this_package}
 
 
 def timed(layers: list[Layer], repeats: int) -> tuple[float, dict[str, float]]:

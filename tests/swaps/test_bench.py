@@ -86,7 +86,7 @@ def changed(**fields: object) -> Build:
 )
 def test_one_that_abstains_says_why(build: Build, why: str) -> None:
     own = KernelCandidate("mine", "o", build)
-    (cell,) = race_dense(SHAPE, "nvfp4", replace(asked(own, 2), contestants=("nobody",)), CPU)
+    (cell,) = race_dense(SHAPE, "nvfp4", replace(asked(own, 2), competitors=("nobody",)), CPU)
     (result,) = cell.results
     assert result.us is None
     assert result.failed.startswith("Abstained: ")

@@ -113,16 +113,16 @@ class Field:
         self._request, self._kernel, self._stop = request, kernel, stop
         self._best: list[Any] = []  # configurations that a search found for other inputs
         self._ours: list[Replacement] = []
-        if kernel is not None and matches(OURS, request.contestants):
+        if kernel is not None and matches(OURS, request.competitors):
             self._ours = _replacements(kernel.candidate(), weights, copies, input_scale)
         custom = request.custom
         makes: dict[str, Make] = {} if custom is None else {custom.name: partial(_make_own, custom)}
         makes |= {
             name: make
             for name, make in _peers(kind, weights, gate=gate).items()
-            if matches(name, request.contestants)
+            if matches(name, request.competitors)
         }
-        self._contestants = {
+        self._competitors = {
             name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
         }
 
@@ -156,7 +156,7 @@ class Field:
             entered[OURS] = self._call(config, inputs)
             if config != config_before:
                 entered[_BEFORE] = self._call(config_before, inputs)
-        for name, other in self._contestants.items():
+        for name, other in self._competitors.items():
             entered[name] = other if isinstance(other, ImplementationResult) else inputs.call(other)
         custom = self._request.custom
         results = {r.contestant: r for r in race(entered, setting, self._request.seconds_each)}

@@ -1,4 +1,4 @@
-"""Times contestants at the same work: in turns, with cold caches, and only where they are right.
+"""Times competitors at the same work: in turns, with cold caches, and only where they are right.
 
 Before each call a kernel writes its activations, as in a model, and a call's time is what it adds
 to that kernel. Calls back to back would flatter a kernel that starts before the one in front of it
@@ -119,7 +119,7 @@ _MOST_CALLS = 512
 
 @dataclass(frozen=True)
 class RaceSetting:
-    """What all contestants of a race do, and where."""
+    """What all competitors of a race do, and where."""
 
     calls: int
     before: Call  # writes the activations of the call of a number
@@ -156,17 +156,17 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 def race(
     # By name what does the call of a number, from 0 to the plan's calls - 1, or why somebody
     # cannot take part.
-    contestants: Mapping[str, Call | ImplementationResult],
+    competitors: Mapping[str, Call | ImplementationResult],
     setting: RaceSetting,
     seconds: float = 0.5,  # after the fewest repeats no more are begun once this has passed
     fewest: int = 20,
 ) -> tuple[ImplementationResult, ...]:
-    """Times every contestant that computes what is right; they take turns, repeat by repeat."""
+    """Times every competitor that computes what is right; they take turns, repeat by repeat."""
     calls, tolerance = setting.calls, setting.tolerance
     alone = Repeated(setting.before, calls, setting.device)
     results: dict[str, ImplementationResult] = {}
     ready: dict[str, Repeated] = {}
-    for name, call in contestants.items():
+    for name, call in competitors.items():
         if isinstance(call, ImplementationResult):
             results[name] = call
             continue
@@ -219,7 +219,7 @@ def _failed(name: str, failure: Exception) -> ImplementationResult:
 
 
 def prepared(name: str, make: Callable[[], T]) -> T | ImplementationResult:
-    """What a contestant does its calls with, or the result that says why it cannot take part."""
+    """What a competitor does its calls with, or the result that says why it cannot take part."""
     try:
         return make()
     except Exception as failure:

@@ -1,4 +1,4 @@
-"""Random weights that BF16 holds exactly: all contestants multiply by the same."""
+"""Random weights that BF16 holds exactly: all competitors multiply by the same."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class BenchRequest:
     models: Sequence[str] = ()  # parts of model names, all models if empty
     tokens: Sequence[int] = TOKENS
     formats: Sequence[WeightFormat] = FP4
-    contestants: Sequence[str] = ()  # parts of contestants' names, all of them if empty
+    competitors: Sequence[str] = ()  # parts of competitors' names, all of them if empty
     seconds: float = 240.0
     seconds_each: float = 0.2
     # Whether then to search better configurations, where most is expected first, in that time.

@@ -34,7 +34,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class ImplementationResult:
-    """How one contestant did at one piece of work."""
+    """How one competitor did at one piece of work."""
 
     contestant: str
     us: TimeSpread | None  # microseconds a call, None if it failed
@@ -48,7 +48,7 @@ class ImplementationResult:
 
 @dataclass(frozen=True)
 class BenchCell:
-    """One piece of work and how every contestant did at it."""
+    """One piece of work and how every competitor did at it."""
 
     kind: Kind
     work: TunedShape
@@ -62,16 +62,16 @@ class BenchCell:
     subject: str = OURS
     # With the configuration that it had before a search, in the same race; None without a search.
     before_us: float | None = None
-    # What a recorded run took for it, in that run: no contestant.
+    # What a recorded run took for it, in that run: no competitor.
     recorded: Recorded | None = None
 
-    def result(self, contestant: str) -> ImplementationResult | None:
+    def result(self, competitor: str) -> ImplementationResult | None:
         """How it did, None if it took no part."""
-        return next((r for r in self.results if r.contestant == contestant), None)
+        return next((r for r in self.results if r.contestant == competitor), None)
 
-    def us(self, contestant: str) -> float | None:
+    def us(self, competitor: str) -> float | None:
         """Its median time in microseconds, None if it has none."""
-        result = self.result(contestant)
+        result = self.result(competitor)
         return result.us.median if result and result.us else None
 
     @property
@@ -80,7 +80,7 @@ class BenchCell:
         return self.us(self.subject)
 
     def best_peer(self, *named: str) -> tuple[str, float] | None:
-        """The fastest other contestant, of those whose names begin like one of these if given."""
+        """The fastest other competitor, of those whose names begin like one of these if given."""
         times = [
             (result.us.median, result.contestant)
             for result in self.results

@@ -235,7 +235,7 @@ def expert_inputs(
 ) -> BenchInputs:
     """Random ones for experts of `expert_bytes` bytes.
 
-    A token's logits all differ, or contestants could rightly differ in experts.
+    A token's logits all differ, or competitors could rightly differ in experts.
     """
     dice = torch.Generator(device).manual_seed(count)
     expected = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** count)

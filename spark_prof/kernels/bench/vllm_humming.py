@@ -1,4 +1,4 @@
-"""Humming's kernels for experts as a contestant, prepared and called as vLLM 0.33 does.
+"""Humming's kernels for experts as a competitor, prepared and called as vLLM 0.33 does.
 
 On Hopper vLLM takes them before Marlin from 0.32 on. Its sources, read in 0.33.0:
 `vllm/model_executor/layers/fused_moe/oracle/{nvfp4,mxfp4}.py` and

@@ -1,8 +1,8 @@
-"""vLLM's dense kernels as contestants, through the classes that its own linear layers use.
+"""vLLM's dense kernels as competitors, through the classes that its own linear layers use.
 
 From vLLM 0.28 on each backend of a linear layer is a class with `is_supported`,
 `process_weights_after_loading` and `apply_weights` (`vllm/model_executor/kernels/linear`, read in
-0.33.0). A contestant is such a class on a layer as the checkpoint's scheme leaves it. One that this
+0.33.0). A competitor is such a class on a layer as the checkpoint's scheme leaves it. One that this
 vLLM or this GPU does not have takes part with the reason why not.
 """
 
@@ -37,7 +37,7 @@ class LinearPeer:
     """One class of vLLM's.
 
     Attributes:
-        name: of the contestant.
+        name: of the competitor.
         form: the weights that it multiplies by.
         module: below vllm.model_executor.kernels.linear.
         kernel: the class.
@@ -72,7 +72,7 @@ PEERS: tuple[LinearPeer, ...] = (
 
 
 def linear_peers(weight: Weight) -> Mapping[str, Callable[[Any, int], Multiply]]:
-    """The classes of vLLM for such weights, by the contestant's name."""
+    """The classes of vLLM for such weights, by the competitor's name."""
     return {
         peer.name: partial(_multiplying, peer) for peer in PEERS if isinstance(weight, peer.form)
     }

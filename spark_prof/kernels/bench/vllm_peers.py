@@ -1,4 +1,4 @@
-"""Kernels of vLLM for matrices and experts as contestants, prepared and called as 0.26 to 0.33 do.
+"""Kernels of vLLM for matrices and experts as competitors, prepared and called as 0.26 to 0.33 do.
 
 Its sources: `vllm/model_executor/kernels/linear/{nvfp4,mxfp4}/marlin.py` and
 `vllm/model_executor/layers/quantization/utils/marlin_utils_{fp4,fp8}.py` for a dense layer;

@@ -125,7 +125,7 @@ def test_who_is_right_is_timed_and_who_is_wrong_is_not(device: str) -> None:
         assert found[name].failed.startswith("wrong result")
 
 
-def test_a_contestant_that_fails_does_not_stop_the_others(device: str) -> None:
+def test_a_competitor_that_fails_does_not_stop_the_others(device: str) -> None:
     work = Work(device)
 
     def broken(number: int) -> torch.Tensor:

@@ -42,8 +42,8 @@ QWEN = ExpertsShape("Qwen", "nvfp4", 16, 8, 256, 192, "silu", False)
 DEEPSEEK = ExpertsShape("DeepSeek", "bf16", 16, 6, 256, 192, "silu", False)
 
 
-def asked(tokens: list[int], *contestants: str) -> BenchRequest:
-    return BenchRequest(tokens=tokens, contestants=contestants, seconds_each=0.0)
+def asked(tokens: list[int], *competitors: str) -> BenchRequest:
+    return BenchRequest(tokens=tokens, competitors=competitors, seconds_each=0.0)
 
 
 def never() -> bool:
@@ -219,11 +219,11 @@ def test_a_request_picks_kinds_models_and_formats() -> None:
     ]
 
 
-def test_what_a_recording_ran_stands_beside_and_is_no_contestant(device: str) -> None:
+def test_what_a_recording_ran_stands_beside_and_is_no_competitor(device: str) -> None:
     ran = Recorded(("marlin::Marlin",), 1e-9, 48, True)
     request = BenchRequest(
         tokens=[1, 2],
-        contestants=[OURS],
+        competitors=[OURS],
         formats=["nvfp4"],
         seconds_each=0.0,
         work=[(SHAPE, "nvfp4"), (SHAPE, "bf16"), (QWEN, "mxfp4")],

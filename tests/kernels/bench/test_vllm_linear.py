@@ -1,4 +1,4 @@
-"""vLLM's own classes as contestants: called as its layers call them, on stand-ins for them."""
+"""vLLM's own classes as competitors: called as its layers call them, on stand-ins for them."""
 
 from __future__ import annotations
 
