@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from spark_prof.ab.accuracy_gate import GateVerdict
 from spark_prof.ab.apply import lines_of, serve_line, side_of_result
 from spark_prof.ab.result import AbOutcome, Gate, SideFacts, read_result, to_json
 from spark_prof.ab.sides import parse_side
+from spark_prof.cli import main as cli
 from spark_prof.errors import CommandError
 from spark_prof.swaps.swap_settings import SwapSettings
 from tests.rows import each_row
@@ -206,3 +208,24 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     for each in (path, tmp_path / "nothing", tmp_path):
         with pytest.raises(CommandError, match=str(tmp_path)):
             side_of_result(each)
+
+
+@each_row(
+    ("words", "serve"),
+    [
+        ("--b moe=fp8", "vllm serve MODEL"),
+        ("--b moe=marlin", "vllm serve MODEL --moe-backend marlin"),
+        ("--b moe=marlin -- docker run --rm --gpus all vllm/vllm-openai:v0.33.0 --model m",
+         "docker run "),
+    ],
+)  # fmt: skip
+def test_json_has_the_line_that_serves(
+    words: str, serve: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ["spark-prof", "ab", "--apply", "--format", "json", *words.split()]
+    monkeypatch.setattr("sys.argv", typed)
+    capsys.readouterr()
+    assert cli.main() == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["serve"].startswith(serve)
+    assert record["serve"] == serve or "--moe-backend marlin" in record["serve"]
