@@ -123,6 +123,11 @@ def test_bad_input_is_one_line(refuses: Refuses, tmp_path: Path) -> None:
         (["--log", "empty"], "is empty"),
         (["--log", "binary"], "is no text"),
         (["--model", "nosuch"], "nosuch"),
+        (
+            ["one.log", "empty"],
+            "doctor takes one source, or -- docker run ... IMAGE; here that may "
+            "be: spark-prof doctor empty",
+        ),
         (["--model", "silent"], "it has no num_hidden_layers and hidden_size"),
         (["--log", "binary", "--gpu", "rtx9999"], "known are"),
         ([str(BUNDLE), "--rank", "7"], "has no rank 7"),

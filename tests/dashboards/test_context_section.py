@@ -114,6 +114,9 @@ def test_a_slope_far_above_its_bytes_is_a_finding() -> None:
     unsure = replace(slow, slope_low_us=200.0)
     assert list(_slope.look(report(kinds=(unsure,)))) == []
     assert list(_slope.look(report(kinds=(slow,), bandwidth=None))) == []
+    for figure in ("slope_us", "slope_low_us", "bound_us"):
+        unknown = replace(slow, **{figure: None})
+        assert list(_slope.look(report(kinds=(unknown,)))) == [], figure
 
 
 def test_a_window_that_grows_is_a_finding() -> None:

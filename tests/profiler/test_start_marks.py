@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -100,6 +101,8 @@ def test_phases_and_what_is_within_them_are_marked(
         "imports", "build", "repack", "compile-and-profile", "capture",
     ]  # fmt: skip
     times = {mark["stage"]: (mark["begin_ns"], mark["end_ns"]) for mark in told["marks"]}
+    assert times["processes"][0] == times["imports"][1], "nothing lies between"
+    assert all(times[one][1] <= times[other][0] for one, other in pairwise(PHASES))
     assert times["load"][0] <= times["build"][0] <= times["repack"][1] <= times["load"][1]
     assert times["imports"][0] == pytest.approx(told["started_ns"], abs=20_000_000)
     load = next(mark for mark in told["marks"] if mark["stage"] == "load")

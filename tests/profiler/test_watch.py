@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.profiler.watch import LEAST_DISK, Watcher
+from spark_prof.profiler.watch import _PIDFD_GET_INFO, LEAST_DISK, Watcher
 from spark_prof.traces.chunks import REFUSED_FILE, StepCounter, append_log
 from tests.rows import each_row
 
@@ -225,3 +225,8 @@ def test_a_stop_needs_no_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Path, "touch", full)
     watcher.stop()
+
+
+def test_how_a_process_ended_is_asked_by_the_number_of_linux() -> None:
+    # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info) of linux/pidfd.h: both ways, 64 bytes.
+    assert _PIDFD_GET_INFO == (2 | 1) << 30 | 64 << 16 | 0xFF << 8 | 11

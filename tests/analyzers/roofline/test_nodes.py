@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from functools import cache
@@ -26,7 +27,8 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import MeasuredMachine, Measurement
 from tests.rows import each_row
 
-DATA = Path(__file__).parents[2] / "data"
+ROOT = Path(__file__).parents[3]
+DATA = ROOT / "tests" / "data"
 PLANTED = NodePrice(0.7, 0.5, "planted")
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -163,6 +165,13 @@ def test_every_price_is_of_a_known_gpu_and_says_who_measured_it() -> None:
         assert short in known
         assert 0.05 < price.least_us <= max(price.serial_us, price.dependent_us) < 5
         assert len(price.source) > 20
+
+
+def test_the_price_of_an_h200_is_what_was_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks/results/node-price-h200.json").read_bytes())
+    price = NODE_PRICES["h200"]
+    assert price.serial_us == pytest.approx(measured["serial_us"], abs=0.0005)
+    assert price.dependent_us == pytest.approx(measured["dependent_us"], abs=0.0005)
 
 
 @cache

@@ -102,6 +102,22 @@ def test_the_requests_of_every_format_that_has_them() -> None:
     assert summary.start_ns == 1759813207_500_000_000
     [throughput] = runs("vllm-throughput.txt")
     assert (throughput.input_tokens, throughput.output_tokens) == (96, 96)
+    for name, off in (("vllm-latency.json", 1e-9), ("vllm-latency.txt", 1e-3)):
+        [latency] = runs(name)
+        assert latency.e2e.mean == pytest.approx(129_231.9, rel=max(off, 1e-6)), name
+
+
+@each_row(
+    ("unit", "us"),
+    [("ns", 0.001), ("us", 1), ("µs", 1), ("ms", 1000), ("s", 1e6), ("sec", 1e6), ("h", None)],
+)
+def test_every_unit_of_aiperf(unit: str, us: float | None, tmp_path: Path) -> None:
+    result = json.loads((DATA / "aiperf.json").read_text())
+    result["time_to_first_token"] |= {"unit": unit, "avg": 8.0}
+    path = tmp_path / "file"
+    path.write_text(json.dumps(result))
+    [run] = read_benchmark(path).runs
+    assert run.ttft.mean == (pytest.approx(8 * us) if us else None)
 
 
 @each_row(
