@@ -142,7 +142,7 @@ def quarters(say: Say) -> Callable[[int, int], None]:
     """What is told which of all pieces is being written, and says so four times."""
 
     def progress(pieces: int, total: int) -> None:
-        if total > 4 and (pieces == total or pieces % (total // 4) == 0):
+        if total > 4 and 4 * pieces // total > 4 * (pieces - 1) // total:
             say(f"writing piece {pieces} of {total}")
 
     return progress

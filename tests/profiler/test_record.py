@@ -327,3 +327,15 @@ def test_a_container_writes_into_the_folder_that_is_mounted(
     argv, _ = _launch(command, settings, tmp_path, {})
     inside = next(word for word in argv if word.startswith("SPARK_PROF="))
     assert Settings.from_json(inside.partition("=")[2]).bundle == BUNDLE_TARGET
+
+
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [(4, []), (5, [2, 3, 4, 5]), (11, [3, 6, 9, 11]), (400, [100, 200, 300, 400])],
+)
+def test_pieces_are_told_four_times_where_there_are_more(total: int, told: list[int]) -> None:
+    said: list[str] = []
+    progress = launcher.quarters(said.append)
+    for pieces in range(1, total + 1):
+        progress(pieces, total)
+    assert said == [f"writing piece {pieces} of {total}" for pieces in told]
