@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.profiler import attach as module
 from spark_prof.profiler.attach import (
     attach,
     recordable_among,
@@ -26,7 +27,10 @@ from spark_prof.profiler.attach import (
     stop_recording,
 )
 from spark_prof.profiler.control import request_name, start_of, stop_name
+from spark_prof.profiler.launcher import prepare_bundle
 from spark_prof.profiler.settings import Settings, registry_folder
+from spark_prof.profiler.watch import Watcher
+from spark_prof.traces.chunks import pieces_folder
 
 
 @pytest.fixture(autouse=True)
@@ -170,3 +174,23 @@ def test_a_server_that_is_not_recorded_has_nothing_to_end(listening: int, older:
         stop_recording(str(listening), lambda _: None)
     assert caught.value.exit_code == 2
     assert not (registry_folder() / stop_name(os.getpid())).exists()
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_what_stands_in_the_way_ends_the_recording_and_is_told(
+    steps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, said, states = tmp_path / "b", list[str](), list[str]()
+    claim = prepare_bundle(folder, ["vllm"], Settings(str(folder)))
+    watcher = Watcher(pieces_folder(folder), 5, said.append, attached=True)
+    monkeypatch.setattr(watcher, "trouble", lambda: "only 3 MiB are free")
+    monkeypatch.setattr(module, "make_bundle", lambda *named: states.append(named[-1]))
+    if steps:
+        (watcher.pieces / "rank0.0.steps.npy").touch()
+    with pytest.raises(CommandError) as caught:
+        module._follow([psutil.Process()], watcher, claim)
+    claim.release()
+    kept = f"; the steps until then are in {folder}, see them with: spark-prof report {folder}"
+    assert str(caught.value) == "only 3 MiB are free" + kept * steps
+    early = "the recording was ended early: only 3 MiB are free"
+    assert (states, early in said) == ((["interrupted"], True) if steps else ([], False))
