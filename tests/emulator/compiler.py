@@ -23,7 +23,7 @@ HEADERS = Path(__file__).resolve().parent
 _LIBRARY = "cpu_launch.h"
 _FLAGS = (
     "-std=c++17",
-    "-O1",
+    "-Og",
     "-fPIC",
     "-fvisibility=hidden",
     # Kernels read one type's bytes as another's, and each operation of theirs rounds once.
