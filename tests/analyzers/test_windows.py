@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.windows import timed_windows
+from spark_prof.analyzers.windows import _long, timed_windows
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.datasets.opened import read_side
 from spark_prof.errors import CommandError
@@ -243,3 +243,28 @@ def test_an_idle_server_may_wait_for_the_next_request(tmp_path: Path) -> None:
     found = timed_windows(bundle, 0, instants({n: at + MS // 4 for n, at in enumerate(starts)}))
     assert (len(found.left_out), found.notes) == (0, ())
     assert (found.steps["finish_ns"] - found.steps["begin_ns"]).max() == MS
+
+
+@each_row(
+    ("usual_s", "at", "length_s", "stalled"),
+    [
+        (0.01, 4, 40, True),
+        # The second piece's steps follow on each other as the first one's do.
+        (0.01, 14, 40, True),
+        # Nothing tells what was between two pieces.
+        (0.01, 9, 40, False),
+        # Fifty times what is usual is more than a minute here.
+        (20, 4, 100, False),
+        (20, 4, 1100, True),
+    ],
+)
+def test_a_step_is_long_beside_what_is_usual(
+    usual_s: float, at: int, length_s: float, stalled: bool
+) -> None:
+    lengths = np.full(20, int(usual_s * SECOND))
+    lengths[at] = length_s * SECOND
+    start = np.append(0, np.cumsum(lengths[:-1]))
+    steps = pd.DataFrame({"piece": [0] * 10 + [1] * 10, "unfinished": 1, "phase": "decode"})
+    length, long = _long(steps, start)
+    assert length[:-1].tolist() == lengths[:-1].tolist()
+    assert np.flatnonzero(long).tolist() == [at] * stalled

@@ -101,6 +101,19 @@ def test_wall_time_of_eager_runs_is_no_gate(eager: Comparison) -> None:
     assert (checked.reading.change.us, checked.outcome) == (outcome.change.us, "passed")
 
 
+def test_kernels_of_steps_that_give_several_tokens_are_compared_by_token(
+    eager: Comparison,
+) -> None:
+    by_step = outcome_of(eager)
+    assert by_step.change is not None
+    phases = [replace(phase, step_tokens=(1.25, 2.5), token=phase.like) for phase in eager.phases]
+    by_token = outcome_of(replace(eager, phases=tuple(phases)))
+    assert by_token.change is not None
+    assert (by_step.basis, by_token.basis) == ("kernels", "kernels by token")
+    assert by_token.change.a == pytest.approx(by_step.change.a / 1.25)
+    assert by_token.change.b == pytest.approx(by_step.change.b / 2.5)
+
+
 def test_what_is_not_comparable_decides_no_change(found: Comparison) -> None:
     """The level of side b alone is one all the same."""
     obstacle = Obstacle("batch", "", "1", "8")
