@@ -414,7 +414,7 @@ def launched_from(folder: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> N
     for module in (attention, dense, dense_w4a4, moe, normed_experts, normed_linear, routing):
         monkeypatch.setattr(module, "launch", changed)
     if file not in ROUTING:
-        flags = tuple("-O0" if flag == "-O1" else flag for flag in emulator._FLAGS)
+        flags = (*emulator._FLAGS, "-O0")  # the last one counts
         monkeypatch.setattr(emulator, "_FLAGS", flags)
 
 
@@ -432,6 +432,7 @@ def copies(folder: Path, file: str) -> Sequence[Path]:
 needs_compiler = pytest.mark.skipif(emulator.compiler() is None, reason="no C++ compiler")
 
 
+@pytest.mark.slow
 @needs_compiler
 @each_row("mutant", MUTANTS)
 def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,6 +445,7 @@ def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.Monk
     assert mutant.seen in gate(mutant.file, mutant.kind, mutant.activation, mutant.first)
 
 
+@pytest.mark.slow
 @needs_compiler
 @each_row(("file", "kind"), sorted({(mutant.file, mutant.kind) for mutant in MUTANTS}))
 def test_the_source_itself_passes(
