@@ -49,6 +49,21 @@ def test_names(run: Run) -> None:
     assert [kernel["evidence"] for kernel in found] == ["name", "unknown", "unknown"]
 
 
+def test_a_change_of_format_stands_there_by_itself_or_beside_other_work(run: Run) -> None:
+    names = (
+        "void vllm::scaled_fp8_quant_kernel<float>(int)",
+        "void vllm::reshape_and_cache_nvfp4_kernel<__nv_bfloat16, true>(unsigned char*)",
+        "nobody knows it",
+    )
+    code, out, _ = run(*(word for name in names for word in ("--name", name)), "--format", "md")
+    heads, _, *rows = (
+        [cell.strip() for cell in line.split("|")] for line in out.splitlines() if "|" in line
+    )
+    assert code == 0
+    place = heads.index("Conversion")
+    assert [row[place] for row in rows] == ["quantize", "quantize (fused)", ""]
+
+
 def test_a_bundle_and_a_trace(run: Run) -> None:
     for source in (GRAPHS, DATA / "kineto" / "gpt-oss-eager.json.gz"):
         found = kernels(run, source)

@@ -37,6 +37,16 @@ def test_a_gpu_comes_first(run: Run) -> None:
     assert len(gpus) == len({gpu["gpu"] for gpu in gpus})
 
 
+def test_nothing_is_said_of_other_gpus_than_the_one_that_is_named(run: Run) -> None:
+    for options, columns in (
+        (("--gpu", "L40S"), ["L40S"]),
+        (("--all",), ["GB10", "RTX 5090", "PRO 6000", "H100", "H200", "B200"]),
+    ):
+        _, out, _ = run(MODEL, *options, "--format", "md")
+        head = next(line for line in out.splitlines() if line.startswith("| Weights |"))
+        assert [cell.strip() for cell in head.split("|")][3:-1] == columns
+
+
 WRONG = {
     ("--batch", "0"): "'--batch': Input should be",
     ("--context", "-1"): "'--context': Input should be",

@@ -65,7 +65,12 @@ def test_eight_ranks_are_compared(tmp_path: Path) -> None:
     shown = prepare(str(made.path))
     said = texts(of_recording("ranks", shown))
     assert "Within decode steps rank 3 comes to the collectives" in said
+    assert "Click a bar to look at that rank." in said
     assert shown.ranks == tuple(range(8))
+    first, *others = shown.report.ranks
+    report = replace(shown.report, ranks=(replace(first, steps=0), *others))
+    said = texts(of_recording("ranks", replace(shown, report=report)))
+    assert "Click a bar to look at that rank." in said
 
 
 def test_steps_without_times_are_not_drawn() -> None:

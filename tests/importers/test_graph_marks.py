@@ -116,6 +116,12 @@ def test_stacks_of_nodes_tell_the_component_of_their_kernels(tmp_path: Path, pac
         pass
 
 
+def test_only_numbers_that_a_recording_can_have_are_of_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "stacks.json"
+    path.write_text(json.dumps({str(n): "/x/a.py:1:f" for n in (-1, 0, 1, 2**63 - 1, 2**63)}))
+    assert list(graph_stacks(path)) == [1, 2**63 - 1]
+
+
 def test_damaged_stacks_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "stacks.json"
     path.write_text(json.dumps({str(6 << 32): "/x/a.py:1:f"})[:-2])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
 from tests.checkpoints import header, write_model
 from tests.rows import each_row
@@ -154,3 +156,14 @@ def test_a_configuration_that_is_none_costs_itself(name: str, text: bytes, tmp_p
     found = read_checkpoint(tmp_path)
     assert len(found.tensors) == 4
     assert any(name in line for line in found.lost)
+
+
+def test_a_configuration_is_read_up_to_its_largest_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (write_model(tmp_path, CONFIG, TENSORS) / "config.json").stat().st_size
+    for largest, config in ((size, CONFIG), (size - 1, {})):
+        monkeypatch.setattr("spark_prof.traces.checkpoint._LARGEST_JSON", largest)
+        found = read_checkpoint(tmp_path)
+        assert found.config == config
+        assert any("config.json is larger" in line for line in found.lost) is not bool(config)
