@@ -21,6 +21,8 @@ from tests.container_stand_in import can_change_root, image_folders, stand_in
 from tests.profiler.conftest import FAKE_VLLM
 from tests.support import program
 
+pytestmark = pytest.mark.slow
+
 COMPOSE = """\
 services:
   demo:

@@ -142,6 +142,7 @@ def check_whole(path: Path) -> None:
         assert json.loads(path.read_bytes())["traceEvents"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [what if what in QUICK else pytest.param(what, marks=pytest.mark.slow) for what in COMMANDS],
@@ -166,6 +167,7 @@ def test_nothing_is_left(what: str, place: Path) -> None:
             check_whole(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -193,6 +195,7 @@ with ended_by_signals(), temporary_folder() as folder:
 """
 
 
+@pytest.mark.slow
 def test_what_no_exception_reaches_is_ended_nevertheless(tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", UNREACHED], env=os.environ | {"TMPDIR": str(tmp_path)},

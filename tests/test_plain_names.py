@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import spark_prof
 
 PACKAGE = Path(spark_prof.__file__).parent
@@ -115,6 +117,7 @@ def test_no_value_is_named_by_a_pronoun() -> None:
     assert keys == KEYS, "a key that is no more"
 
 
+@pytest.mark.slow
 def test_no_name_is_a_riddle() -> None:
     riddles: set[tuple[str, str]] = set()
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -90,6 +90,7 @@ def test_another_tool_finds_no_secret_either() -> None:
     assert known > 50
 
 
+@pytest.mark.slow
 def test_400_secrets_in_30_places() -> None:
     assert len({secret.text for secret in secrets()}) == 400
     assert len(PLACES) + len(UNNAMED_PLACES) == 30
@@ -349,6 +350,7 @@ def _hostile() -> Iterator[str]:
         yield part * (size // len(part))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_hostile_texts_take_linear_time() -> None:
     """Each ends: what is quadratic takes many minutes for one of these."""

@@ -120,6 +120,7 @@ def test_a_wrong_row_of_the_lm_head_fails() -> None:
     assert any("worst logit" in reason for reason in verdict.reasons)
 
 
+@pytest.mark.slow
 @each_row("seed", [0, 1])
 def test_experts_may_be_exchanged_and_wrong_ones_fail(seed: int) -> None:
     other = against(stock(12, 16, seed), model(12, 16, seed).logits(tokens(seed), OTHER))

@@ -53,6 +53,7 @@ def test_what_serves_a_side(side: str, line: str, is_now: str) -> None:
     assert served(side, line) == is_now
 
 
+@pytest.mark.slow
 def test_swaps_bring_spark_prof_and_the_kernel_s_file(tmp_path: Path) -> None:
     kernel = tmp_path / "mine/my.py"
     kernel.parent.mkdir()
@@ -66,6 +67,7 @@ def test_swaps_bring_spark_prof_and_the_kernel_s_file(tmp_path: Path) -> None:
     assert [path.name for path in package.parent.iterdir()] == [package.name]
 
 
+@pytest.mark.slow
 def test_the_line_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container that has nothing of this host but what the line mounts."""
     if not can_change_root():

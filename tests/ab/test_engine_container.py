@@ -17,6 +17,8 @@ from tests.rows import each_row
 from tests.support import refusal
 from tests.tune.test_command import TUNE
 
+pytestmark = pytest.mark.slow
+
 SLOW_TUNE = (*TUNE, "--timeout", "120", "--minutes", "12")
 """Two Pythons start here for one of an engine that is no container."""
 

@@ -31,6 +31,7 @@ def test_what_a_command_sets(words: str, found: dict[str, str]) -> None:
     assert set_options(words.split()) == found
 
 
+@pytest.mark.slow
 def test_fields_and_json_of_one_configuration_are_both_kept() -> None:
     parser = pytest.importorskip("vllm.utils.argparse_utils").FlexibleArgumentParser()
     arguments = pytest.importorskip("vllm.engine.arg_utils").EngineArgs

@@ -120,6 +120,7 @@ def test_two_engines_are_started_in_turns(tmp_path: Path) -> None:
     assert not list(done.folder.glob(".logits*"))
 
 
+@pytest.mark.slow
 def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
     """Every engine has answered its start before the first is measured; none is left behind."""
     options = ("--b", "FAKE_SIDE=b", "--at-once", *SMALL)
@@ -148,6 +149,7 @@ def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
     assert "--kv-cache-memory-bytes" in unfixed.errors
 
 
+@pytest.mark.slow
 @each_row("options", [SWAP, ("--b", "FAKE_SIDE=b")])
 def test_where_the_host_is_behind_what_the_device_alone_needs_is_measured(
     tmp_path: Path, options: tuple[str, ...]
@@ -210,6 +212,7 @@ def test_an_engine_that_dies_is_one_line(tmp_path: Path, request_name: str) -> N
     assert done.result.failure in lines[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_name", ["Start", "Generate"])
 def test_an_engine_that_hangs_is_given_up(tmp_path: Path, request_name: str) -> None:
     done = run(tmp_path, *SWAP, *SMALL, "--timeout", "1.5", model={"hang": request_name})

@@ -86,6 +86,7 @@ def covered(gain: float, noise: Noise, quads: int, runs: int = RUNS) -> float:
 NOISES = [white, autoregressive, hiccups, stalls, quadratic, jitter]
 
 
+@pytest.mark.slow
 @each_row(
     ("noise", "gain", "quads"),
     [*((noise, 1.0, 20) for noise in NOISES), (white, 1.25, 8), (stalls, 1.25, 8)],
@@ -94,6 +95,7 @@ def test_the_interval_holds_the_truth(noise: Noise, gain: float, quads: int) -> 
     assert covered(gain, noise, quads, runs=60) >= 0.90
 
 
+@pytest.mark.slow
 @each_row("quads", [5, 6, 10, 40])
 def test_it_is_a_95_percent_interval(quads: int) -> None:
     """120 runs of a 95 % interval hold the truth in 107 to 119 of them, but in one case of 100.
@@ -207,6 +209,7 @@ def test_a_side_against_itself_is_no_effect() -> None:
     assert "not known: 0 quads" in nothing.line
 
 
+@pytest.mark.slow
 @each_row("starts", [(2, 2), (2, 4), (2, 1), (1, 3)])
 def test_starts_are_a_95_percent_interval(starts: tuple[int, int]) -> None:
     random = np.random.default_rng(10)
@@ -249,6 +252,7 @@ def four_errors(share: float) -> float:
     return 4 * math.sqrt(share * (1 - share) / 100)
 
 
+@pytest.mark.slow
 @each_row(
     "design",
     [

@@ -45,6 +45,7 @@ def without_rounding(value: Any) -> Any:
     return [without_rounding(item) for item in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_report_of_a_few_rows_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = figures(DATA / name)

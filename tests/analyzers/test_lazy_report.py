@@ -109,6 +109,7 @@ def test_json_of_a_section_computes_its_topic_and_what_the_verdict_needs(
         assert all(drawn[key] == whole[key] for key in drawn if key != "left_out")
 
 
+@pytest.mark.slow
 def test_a_section_alone_is_what_the_whole_report_has() -> None:
     for path in (EAGER, SEVERAL_BATCHES):
         whole, report = outline(summarize(Bundle(path))), summary_of(Bundle(path)).report

@@ -65,6 +65,7 @@ def patterns() -> dict[str, list[Planted]]:
     return found
 
 
+@pytest.mark.slow
 @each_row("name", list(patterns()))
 def test_speculation_is_time_over_tokens(tmp_path: Path, name: str) -> None:
     steps = patterns()[name]
@@ -160,6 +161,7 @@ def test_one_batch_size_is_chosen(tmp_path: Path) -> None:
 USUAL = [Planted(4, 600, 4)] * 30
 
 
+@pytest.mark.slow
 @each_row(
     ("steps", "first", "certain"),
     [

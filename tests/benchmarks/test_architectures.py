@@ -242,6 +242,7 @@ def test_a_recording_of_a_gpu() -> None:
 RECORDED = Path(__file__).parents[1] / "data" / "architectures"
 
 
+@pytest.mark.slow
 @each_row("name", sorted(path.name for path in RECORDED.iterdir()))
 def test_recorded_on_an_h200(name: str) -> None:
     """Every owner is proven or derived, and none is another than the eager run's."""

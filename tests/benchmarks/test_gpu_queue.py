@@ -47,6 +47,7 @@ def test_two_run_beside_each_other_and_one_that_needs_both_waits(tmp_path: Path)
     assert [row["state"] for row in written] == ["ended"] * 3
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_and_the_next_runs(tmp_path: Path) -> None:
     jobs = [program("hangs", tmp_path / "never", seconds=2.0), program("next")]
     hangs, after = run(jobs, tmp_path, 1, 120.0)

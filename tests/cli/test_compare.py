@@ -99,6 +99,7 @@ def test_several_starts_a_side_decide_what_is_small(
     assert "means of 3 and 3 recordings" in " ".join(text.out.split())
 
 
+@pytest.mark.slow
 def test_a_name_with_a_comma_is_one_recording(
     compared, starts: tuple[list[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_name_with_a_comma_is_one_recording(
     assert found["comparisons"][0]["other"]["recordings"] == ["1", "b,2,x"]
 
 
+@pytest.mark.slow
 def test_what_is_undecided_is_told_and_fails_only_if_asked(compared) -> None:
     limits, sides = ("--fail-on", "prefill_us.median > 3%"), (EARLIER, str(QWEN))
     done = compared(*sides, *limits)
@@ -131,6 +133,7 @@ def test_one_screen_and_all_of_it(compared) -> None:
     assert whole.out.startswith(first)
 
 
+@pytest.mark.slow
 def test_times_per_token_say_of_which_steps_they_are(run: Run) -> None:
     sides = (str(DATA / "compare-h100" / name) for name in ("gpt-graph", "gpt-duty"))
     _, out, _ = run(*sides)

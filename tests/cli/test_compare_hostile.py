@@ -81,6 +81,7 @@ def test_a_hostile_result_is_refused_in_one_line(run: Run, folder: Path, name: s
             assert "<script>" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [[], ["--all"]], ids=["screen", "all"])
 def test_a_hostile_recording_offers_nothing_to_be_typed(
     run: Run, folder: Path, whole: list[str]

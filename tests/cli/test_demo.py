@@ -64,6 +64,7 @@ def test_what_it_does_not_keep_is_told() -> None:
     assert not keeps_cubin(EXAMPLE, "../meta")
 
 
+@pytest.mark.slow
 def test_the_pair_is_the_recordings_of_an_ab_run() -> None:
     for path, name in zip(PAIR, ("recording-a-1", "recording-b-1"), strict=True):
         with opened(str(path)) as packed, opened(str(DATA / "ab-h100" / name)) as bundle:

@@ -160,6 +160,7 @@ def below(out: str) -> str:
     return out.partition("\n\n")[2]
 
 
+@pytest.mark.slow
 def test_a_source_is_taken_for_what_it_is(
     run: Run, refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

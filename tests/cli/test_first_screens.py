@@ -32,6 +32,7 @@ def drawn(*words: object) -> str:
     return out
 
 
+@pytest.mark.slow
 def test_a_swap_is_named_wherever_its_recording_is_looked_at() -> None:
     for words in (("report", AB / "recording-b-1"), ("report", AB / "recording-b-1", "--all"),
                   ("compare", AB / "recording-a-1", AB / "recording-b-1")):  # fmt: skip

@@ -41,6 +41,7 @@ CODES = [
 ]
 
 
+@pytest.mark.slow
 @each_row("code, line", CODES)
 def test_exit_codes(code: int, line: str, run: Run) -> None:
     """With JSON as well: an error is one line on stderr, and nothing on stdout."""

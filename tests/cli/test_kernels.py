@@ -93,6 +93,7 @@ def test_a_right_kernel_passes_on_the_cpu(run: Run) -> None:
     assert {case["kernel"] for case in found["cases"]} == {"routing"}
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_fails(cache: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes it wrong here is a compiler that takes one function for another."""
     on_cpu()

@@ -53,6 +53,7 @@ def test_every_kernel_has_a_file_that_stands_alone(name: str, run: Run, tmp_path
     assert wanted in text
 
 
+@pytest.mark.slow
 @each_row("name", ON_CPU)
 def test_a_file_times_its_kernel_and_checks_it(
     name: str,

@@ -17,6 +17,8 @@ from spark_prof.cli.record import LiveScreen, live_screen
 from spark_prof.profiler.terminal import BottomLines
 from tests.profiler.test_terminal import CTRL_C, ROOT, Shown, check_whole, engine, record, shown
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["shown"]
 
 LINE = "print('ENGINE', done, 'SAYS', flush=True)"

@@ -121,6 +121,7 @@ def test_version(run: Run) -> None:
     assert out.startswith("spark-prof ")
 
 
+@pytest.mark.slow
 def test_a_report_in_every_format(run: Run, tmp_path: Path) -> None:
     for kind in ("text", "md", "html", "json"):
         code, out, errors = run("report", "b", "--format", kind)
@@ -150,6 +151,7 @@ def test_the_exit_code_is_the_process_s(tmp_path: Path) -> None:
     assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(run: Run, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -58,6 +58,7 @@ def as_json(run: Run, *words: str) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_ranks_are_one_run_for_every_command(run: Run, tmp_path: Path) -> None:
     report = as_json(run, "report", "run")
     parallel = {"rank": 0, "ranks": [0, 1], "missing": [], "world": 2}
@@ -111,6 +112,7 @@ def test_ranks_that_are_not_here_are_told_first(run: Run) -> None:
     assert "Rank 0 of 8; ranks 1 to 7 are not here" in out
 
 
+@pytest.mark.slow
 def test_recordings_are_several_for_every_command(run: Run, refuses: Refuses) -> None:
     assert len(as_json(run, "report", "several")["recordings"]) == 2
     rows = as_json(run, "query", "several", "SELECT DISTINCT bundle FROM bundles")

@@ -57,6 +57,7 @@ def reached(run: Run, *words: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_named_file_goes_before_what_this_machine_kept(
     run: Run, tmp_path: Path, state: Path
 ) -> None:

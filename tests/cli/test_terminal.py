@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.rows import each_row
 
 RUN = [sys.executable, "-m", "spark_prof.cli.main", "kernels", "list"]
@@ -35,6 +37,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 @each_row(
     ("environment", "coloured"),
     [
@@ -48,6 +51,7 @@ def test_a_terminal(environment: dict[str, str], coloured: bool) -> None:
     assert ("\x1b[" in _on_terminal(RUN, environment)) == coloured
 
 
+@pytest.mark.slow
 def test_a_file_and_a_pipe_have_no_colours(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     assert "\x1b" not in _on_terminal([*RUN, "-o", str(path)], {"TERM": "xterm-256color"})

@@ -7,6 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.checkpoints import MODELS
 from tests.cli.conftest import Refuses, Run
 from tests.rows import each_row
@@ -32,6 +34,7 @@ def test_a_cpu_engine_is_held_against_no_gpu(refuses: Refuses, tmp_path: Path) -
     refuses([bundle.path], "is of a CPU engine")
 
 
+@pytest.mark.slow
 @each_row(
     ("sides", "command"),
     [

@@ -34,6 +34,7 @@ def test_snapshot(name: str, kind: str, ending: str, snapshot: Callable[[str, st
     snapshot(f"{name}.{ending}", render_ab(AB_SAMPLES[name], Layout(kind)))
 
 
+@pytest.mark.slow
 @each_row("sample", AB_SAMPLES)
 def test_the_first_line_is_the_answer_and_all_fits_the_terminal(sample: str) -> None:
     result = AB_SAMPLES[sample]

@@ -23,6 +23,7 @@ CODE = DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"
 SOURCES = (CODE, DATA / "h100-gpt-oss-20b-mxfp4-eager", DATA / "kineto" / "qwen3-eager.json.gz")
 
 
+@pytest.mark.slow
 @each_row("source", SOURCES)
 def test_every_text_is_one_of_the_report(source: Path) -> None:
     report = spark_prof.report(source)
@@ -47,6 +48,7 @@ def size(card: Card) -> tuple[int, int]:
         return image.size
 
 
+@pytest.mark.slow
 def test_a_card_is_a_picture_whatever_is_written_on_it() -> None:
     card = card_of(short_report(spark_prof.report(CODE)))
     long = "名前\n<script>" * 400

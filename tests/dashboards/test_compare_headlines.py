@@ -14,6 +14,8 @@ from spark_prof.dashboards.compare_report import CompareRun, document, render_co
 from spark_prof.dashboards.section import LINES, Layout
 from tests.dashboards.compare_cases import COUNT, KINDS, Case, Oracle, Pool, cases
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("before", "after")
 
 

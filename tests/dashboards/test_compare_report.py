@@ -58,6 +58,7 @@ def decode(found: Comparison) -> PhaseComparison:
     return phase
 
 
+@pytest.mark.slow
 def test_text_fits_its_page_and_has_whole_caveats(found: Comparison, hostile: Comparison) -> None:
     for each, width in product((found, hostile), (60, 80, 100, 200)):
         short = render_comparison(CompareRun((each,)), Layout("text", width))
@@ -110,6 +111,7 @@ def test_what_graphs_bring_is_the_step() -> None:
     assert "eager ran eagerly: the kernels alone take 3.12 ms" in said
 
 
+@pytest.mark.slow
 def test_no_speed_is_told_of_different_models() -> None:
     found = compare(side("h100-gpt-oss-20b-mxfp4-graphs"), side("compare-h100/qwen-graph"))
     said = "are not comparable: they are different models (architectures: GptOssForCausalLM and Q"

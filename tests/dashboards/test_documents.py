@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+import pytest
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
@@ -19,6 +20,7 @@ _OWN_HTML = re.compile(r"^(<details><summary>[\d,]+ rows</summary>|</details>)$"
 _OWN_PARTS = {"text", "text_special", "code_inline", "strong_open", "strong_close", "softbreak"}
 
 
+@pytest.mark.slow
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_text_fits_100_columns_without_colours(document: str, text: str) -> None:
@@ -29,6 +31,7 @@ def test_text_fits_100_columns_without_colours(document: str, text: str) -> None
     assert not {c for c in drawn.replace("\n", "") if unicodedata.category(c).startswith("C")}
 
 
+@pytest.mark.slow
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_markdown_fits_a_post_and_has_no_markup_of_a_name(document: str, text: str) -> None:
@@ -54,6 +57,7 @@ def test_markdown_fits_a_post_and_has_no_markup_of_a_name(document: str, text: s
             assert part.type in _OWN_PARTS or part.content == "<!-- -->", part.content
 
 
+@pytest.mark.slow
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_a_page_is_inert_and_below_6_mb(document: str, text: str) -> None:

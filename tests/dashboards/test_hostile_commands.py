@@ -90,6 +90,7 @@ def test_there_are_enough() -> None:
     assert all(MARK in "".join(words) for words in COMMANDS)
 
 
+@pytest.mark.slow
 def test_no_hostile_recording_is_printed_as_a_command(eager: Report) -> None:
     shown = 0
     for number, words in enumerate(COMMANDS):
@@ -134,6 +135,7 @@ def test_the_model_of_a_recording_is_checked(eager: Report) -> None:
                 assert MARK not in finding.command + finding.verify, (name, words)
 
 
+@pytest.mark.slow
 def test_no_hostile_result_is_printed_as_a_command() -> None:
     whole = msgspec.json.decode(TUNED.read_bytes(), type=TuneResult)
     honest = replace(whole, tried=whole.tried[:3], left_out=whole.left_out[:3])
@@ -210,6 +212,7 @@ def test_no_other_text_of_a_recording_is_in_a_command() -> None:
     assert shown  # what rules say of kernels has their names
 
 
+@pytest.mark.slow
 def test_no_hostile_result_of_ab_is_printed_as_a_command() -> None:
     whole = read_result(ROOT / "tests/data/ab-h100/result.json")
     honest = replace(
@@ -229,6 +232,7 @@ def test_no_hostile_result_of_ab_is_printed_as_a_command() -> None:
             assert not [line for line in typed(drawn, kind) if MARK in line], (kind, text)
 
 
+@pytest.mark.slow
 def test_no_hostile_log_is_printed_as_a_command(tmp_path: Path) -> None:
     logs = list(hostile.logged())
     assert len(logs) >= 60

@@ -60,6 +60,7 @@ def test_kernels(printed: Any) -> None:
     assert {*shown} <= {row["kernel_id"] for row in report["kernels"]}
 
 
+@pytest.mark.slow
 @each_row("source", [QWEN, GRAPHS])
 def test_findings(source: str, printed: Any) -> None:
     first = json.loads(printed("report", source, "--format", "json"))

@@ -78,6 +78,7 @@ def test_as_many_rows_are_shown_as_fit() -> None:
     assert found.sections[1].intro == ()
 
 
+@pytest.mark.slow
 def test_where_nothing_else_helps_sections_are_left_out_by_name() -> None:
     endless = tuple(
         Section(f"s{place}", f"Section {place}", (Column("", "prose"),), (("y" * 50_000,),))
@@ -95,6 +96,7 @@ def test_what_fits_is_not_touched() -> None:
     assert shortened(document, lambda _: True) == document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "large",
     [lambda: _layers_and_names(1_000, 100_000), lambda: _grown(SAMPLES["filled"], 300)],

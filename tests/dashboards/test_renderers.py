@@ -47,6 +47,7 @@ def _one_line(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+@pytest.mark.slow
 @each_row("sample", SAMPLES)
 @each_row("renderer", RENDERERS)
 def test_names_the_model_and_can_be_written_to_a_file(renderer: str, sample: str) -> None:
@@ -71,6 +72,7 @@ def test_html_has_the_whole_names_of_what_is_called_by_short_ones(sample: str) -
         assert f"<code>{_AS_WRITTEN['html'](name)}</code>" in page
 
 
+@pytest.mark.slow
 def test_only_html_imports_plotly() -> None:
     program = (
         "import sys; from spark_prof.dashboards.render import RENDERERS; "
@@ -81,6 +83,7 @@ def test_only_html_imports_plotly() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
 @each_row("width", [60, 80, 100, 200])
 @each_row("sample", SAMPLES)
 def test_text_fits_the_terminal_and_cuts_no_figure(sample: str, width: int) -> None:

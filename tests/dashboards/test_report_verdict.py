@@ -35,6 +35,7 @@ SAYS = {
 }
 
 
+@pytest.mark.slow
 @each_row(("name", "says"), list(SAYS.items()))
 def test_it_answers_in_one_sentence_of_figures_below_it(name: str, says: str) -> None:
     report = spark_prof.report(DATA / name)

@@ -162,6 +162,7 @@ def test_what_figures_stand_on_is_all_of_the_time(sample: str) -> None:
     evidence_bars(report)
 
 
+@pytest.mark.slow
 @each_row("sample", SAMPLES)
 def test_names_are_drawn_as_names(sample: str) -> None:
     report = SAMPLES[sample]

@@ -40,6 +40,7 @@ def test_ray_imports_what_is_imported_here(tmp_path: Path, cluster: set[str]) ->
     assert report_dataset(tmp_path / "bundles", "json", "ray") == first
 
 
+@pytest.mark.slow
 def test_one_that_is_broken_ends_none_of_the_others(tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()

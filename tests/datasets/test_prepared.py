@@ -55,6 +55,7 @@ def test_a_side_is_of_the_rank_that_was_asked_for_else_of_the_first(tmp_path: Pa
         assert (len(side.steps), side.facts["rank"]) == (steps, 2 if rank is None else rank)
 
 
+@pytest.mark.slow
 @each_row(
     ("name", "kernels", "timed"),
     [

@@ -97,6 +97,7 @@ def test_hostile_names_of_bundles_are_names(name: str, tmp_path: Path) -> None:
     assert found == [(name,)]
 
 
+@pytest.mark.slow
 @each_row(
     "sql",
     [

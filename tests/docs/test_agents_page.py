@@ -44,6 +44,7 @@ def test_its_commands_write_json(runs: Path) -> None:
         assert json.loads(out)
 
 
+@pytest.mark.slow
 def test_its_configurations_start_a_server(runs: Path) -> None:
     [block] = re.findall(r"^```json\n(.*?)^```$", TEXT, re.M | re.S)
     [configured] = json.loads(block)["mcpServers"].values()

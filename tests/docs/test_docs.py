@@ -68,6 +68,7 @@ def test_command_lines_parse(
             container_command(recorded, mounts=(Mount(tmp_path, "/spark-prof"),), environment={})
 
 
+@pytest.mark.slow
 @each_row("words", REPORTS)
 def test_reports_of_the_captures_are_drawn(
     words: tuple[str, ...],

@@ -43,6 +43,7 @@ def run(step: dict[str, Any], folder: Path, **inputs: str) -> tuple[int, str, st
     return done.returncode, told.read_text() if told.exists() else "", done.stderr
 
 
+@pytest.mark.slow
 def test_the_gate(tmp_path: Path) -> None:
     inputs = {"baseline": FAST, "recording": f"\n{SLOW}\n", "python": sys.executable}
     # A report may be called like an option.
@@ -118,6 +119,7 @@ def test_no_input_is_run(name: str, usual: list[list[str]], tmp_path: Path) -> N
     assert not list(tmp_path.rglob("hacked"))
 
 
+@pytest.mark.slow
 @each_row("name", ["metric", "recording"])
 def test_hostile_input_is_refused(name: str, tmp_path: Path) -> None:
     given = {"baseline": SLOW, "recording": FAST, "python": sys.executable} | {name: HOSTILE}

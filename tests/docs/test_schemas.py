@@ -138,6 +138,7 @@ def test_every_schema_is_of_a_document_and_describes_every_key() -> None:
     } == {*DOCUMENTS}
 
 
+@pytest.mark.slow
 @each_row("name, words", COMMANDS)
 def test_what_a_command_prints(name: str, words: list[str], printed: Any, tmp_path: Path) -> None:
     if "COPY" in words:
@@ -157,6 +158,7 @@ def test_what_is_printed_of_every_kind_of_source(name: str, words: list[str], pr
 BOUNDED = {row[0]: row for row in COMMANDS if row[0] not in ("written", "ab-apply")}
 
 
+@pytest.mark.slow
 @each_row("name, words", BOUNDED.values())
 def test_bounds(name: str, words: list[str], printed: Any) -> None:
     whole, few = printed(words), printed([*words, "--limit", "1"])

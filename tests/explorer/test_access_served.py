@@ -119,6 +119,7 @@ def test_no_path_of_the_explorer_answers_without_a_cookie(explorer: int) -> None
         assert raw(explorer, f"GET {path} HTTP/1.1", host, *_UPGRADE)[0] == 403, path
 
 
+@pytest.mark.slow
 def test_others_of_this_machine_see_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ NONSENSE = (
 """What an address may say that no page ever wrote."""
 
 
+@pytest.mark.slow
 @each_row("page", OF_RECORDINGS)
 def test_every_page_is_drawn_at_its_address_whatever_else_that_says(page: str) -> None:
     app = framed([GRAPHS, EAGER], page, source=1)
@@ -81,6 +82,7 @@ def test_another_source_is_written_to_the_address_and_forgets_what_it_lacks() ->
     assert texts(app) == texts(framed([GRAPHS, EAGER], source=1, layer=3))
 
 
+@pytest.mark.slow
 def test_ranks_are_chosen_by_the_address(four_ranks: Path) -> None:
     app = framed([four_ranks], "steps", rank=2)
     choice = app.sidebar.selectbox(key="choice-rank")
@@ -122,6 +124,7 @@ def test_a_result_of_ab_has_its_own_page_only() -> None:
     assert "nothing to look at" in texts(framed([]))
 
 
+@pytest.mark.slow
 def test_a_recording_that_goes_on_is_read_again(tmp_path: Path) -> None:
     pieces = [eager_decode(2 * n, 2000 * n) for n in range(4)]
     place = Recorded({0: pieces[:2]}).write(tmp_path / "run")

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.explorer.framed import DATA, framed, texts
 from tests.fuzz.test_handmade import HURTFUL
 
@@ -16,6 +18,7 @@ _FILES = (
 _CPU = DATA / "benchmarks" / "vllm-serve-bundle"
 
 
+@pytest.mark.slow
 def test_what_would_do_harm_is_a_line_and_the_sound_one_beside_it_opens(tmp_path: Path) -> None:
     paths: list[Path] = []
     for number, what in enumerate(_FILES):

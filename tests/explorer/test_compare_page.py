@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from streamlit.testing.v1 import AppTest
 
 from spark_prof.ab.result import read_result
@@ -40,6 +41,7 @@ def test_one_recording_says_how_to_give_two() -> None:
     assert "spark-prof explore BEFORE AFTER" in said(one_page("compare", several(AWQ)))
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_command_says() -> None:
     app = one_page("compare", several(AWQ, NVFP4, place=1))
     assert answer(compare(read_side(AWQ), read_side(NVFP4))) in said(app)
@@ -48,6 +50,7 @@ def test_the_page_says_what_the_command_says() -> None:
     assert {"only dense-awq", "only dense-nvfp4", "both"} <= set(kernels["In"])
 
 
+@pytest.mark.slow
 def test_the_reference_the_steps_and_the_component_come_from_the_address() -> None:
     sources = several(NVFP4, KINETO, AWQ, place=2)
     app = one_page("compare", sources, other="0", component="mlp", phase="prefill")

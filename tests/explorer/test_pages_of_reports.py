@@ -79,6 +79,7 @@ def test_steps_without_times_are_not_drawn() -> None:
     assert "nothing tells when a step ran" in texts(of_recording("steps", shown))
 
 
+@pytest.mark.slow
 def test_a_load_generators_result_stands_beside_the_steps() -> None:
     bench = DATA / "benchmarks"
     shown = prepare(str(bench / "vllm-serve-bundle"))

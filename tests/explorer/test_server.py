@@ -89,6 +89,7 @@ def wait_for_handlers(process: subprocess.Popen[str]) -> None:
     raise AssertionError("it has not started")
 
 
+@pytest.mark.slow
 def test_it_serves_on_this_machine_only_and_ends_at_once_with_its_children() -> None:
     with running(BUNDLE, "--no-open") as process:
         url = url_of(process)
@@ -125,6 +126,7 @@ def test_a_taken_port_is_a_line_or_the_next_one(monkeypatch: pytest.MonkeyPatch)
             connected.close()
 
 
+@pytest.mark.slow
 def test_two_explorers_that_ask_for_one_port_at_once() -> None:
     with listen("127.0.0.1", None) as free:
         port = free.getsockname()[1]
@@ -155,6 +157,7 @@ def test_whom_a_host_lets_in_and_how_it_is_told() -> None:
         assert (is_loopback(host), address_in_url(host)) == (own, told), host
 
 
+@pytest.mark.slow
 def test_a_host_for_others_is_said() -> None:
     with running(BUNDLE, "--host", "0.0.0.0", "--no-open") as process:
         assert process.stderr
@@ -163,6 +166,7 @@ def test_a_host_for_others_is_said() -> None:
         assert url_of(process).startswith("http://127.0.0.1:")
 
 
+@pytest.mark.slow
 def test_it_ends_while_it_starts() -> None:
     for delay in (0.0, 1.5):
         with running(BUNDLE, "--no-open") as process:

@@ -89,6 +89,7 @@ def steps(app: AppTest) -> list[str]:
     return [e["name"] for e in trace(app)["traceEvents"] if e.get("cat") == "step"]
 
 
+@pytest.mark.slow
 def test_it_begins_with_the_median_step_and_steps_follow_each_other(shown: Prepared) -> None:
     app = timeline()
     view = frame(app)
@@ -175,6 +176,7 @@ def test_sums_have_no_time_line() -> None:
     assert not app.get("iframe")
 
 
+@pytest.mark.slow
 def test_other_ranks_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
     hosts = {rank: {"host": "a", "boot": "1"} for rank in range(3)}
     bundle(tmp_path / "ranks", Play(ranks=3), hosts, parallel=parallel(tensor=3))

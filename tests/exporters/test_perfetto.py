@@ -68,6 +68,7 @@ def whole(capture: str) -> dict[str, Any]:
     return exported(Bundle(DATA / capture))
 
 
+@pytest.mark.slow
 @each_row("capture", CAPTURES)
 def test_every_kernel_is_there_once_and_exact(capture: str) -> None:
     bundle, document = Bundle(DATA / capture), whole(capture)
@@ -118,6 +119,7 @@ def test_kernels_that_overlap_are_on_lanes_of_their_stream(tmp_path: Path) -> No
     assert {event["args"]["stream"] for event in events} == {7}
 
 
+@pytest.mark.slow
 @each_row("capture", CAPTURES)
 def test_imported_again_the_kernels_are_the_same(capture: str, tmp_path: Path) -> None:
     bundle = Bundle(DATA / capture)

@@ -129,6 +129,7 @@ def _left(
 PLACES = [*META_PLACES, *TABLE_PLACES]
 
 
+@pytest.mark.slow
 @each_row("place", PLACES)
 def test_no_private_text_is_left_in_any_place(place: str, tmp_path: Path) -> None:
     texts = all_private()[PLACES.index(place) % 6 :: 6]
@@ -146,6 +147,7 @@ def test_600_private_texts_in_every_place(tmp_path: Path) -> None:
         assert _left(bundle, [*texts, *USERS, *CLIENTS], tmp_path / "s.zip") == [], place
 
 
+@pytest.mark.slow
 @each_row("place", PLACES)
 def test_no_shape_that_nobody_listed_is_left(place: str, tmp_path: Path) -> None:
     bundle = bundle_with(tmp_path / "b", place, SHAPES)
@@ -201,6 +203,7 @@ def test_names_of_known_kernels_stay_whole() -> None:
     assert len(changed) <= len(rows) // 100, changed
 
 
+@pytest.mark.slow
 @each_row(
     "name", ["h100-qwen3-30b-a3b-nvfp4-graphs", "code-h100/dense-nvfp4", "kineto/qwen3-graphs"]
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.exporters.perfetto import MOST_KERNELS, TraceWindow, window_around, window_trace
@@ -63,6 +64,7 @@ def test_windows_are_bounded_and_hold_the_range_in_whole_steps() -> None:
                 assert window.begin_ns in edges
 
 
+@pytest.mark.slow
 def test_a_window_says_of_kernels_and_steps_what_the_whole_trace_does() -> None:
     for source in SOURCES:
         shown = prepare(str(DATA / source))

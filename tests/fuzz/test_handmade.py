@@ -188,6 +188,7 @@ def shown_by(*arguments: object) -> Finished:
     return done
 
 
+@pytest.mark.slow
 def test_hostile_names_on_a_terminal(hostile: Path, tmp_path: Path) -> None:
     for arguments in (("report", hostile), ("import", hostile, "-o", tmp_path / "b")):
         done = shown_by(*arguments)

@@ -80,6 +80,7 @@ def test_a_collective_inside_a_module_is_no_expert():
     assert found.loc["experts", "sum"] == pytest.approx(280)
 
 
+@pytest.mark.slow
 @needs_shared
 def test_every_kernel_has_the_layer_and_component_of_its_module_range():
     events = orjson.loads(gzip.decompress((SHARED / EAGER).read_bytes()))["traceEvents"]

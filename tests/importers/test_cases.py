@@ -178,6 +178,7 @@ def test_names_of_kernels_say_nothing_of_the_units_of_an_amd_gpu(tmp_path: Path)
     assert {row.engine for row in reported(tmp_path, trace(queue())).kernels} == {"cuda-core"}
 
 
+@pytest.mark.slow
 @each_row(
     ("device", "name"),
     [
@@ -234,6 +235,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 @each_row("name", sorted(TEXTS))
 def test_figures_of_the_same_name_are_equal(tmp_path: Path, name: str) -> None:
     report = reported(tmp_path, TEXTS[name])
@@ -242,6 +244,7 @@ def test_figures_of_the_same_name_are_equal(tmp_path: Path, name: str) -> None:
     agrees(report)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
 @pytest.mark.parametrize("path", sorted(SHARED.glob("*.json")), ids=lambda path: path.stem)
 def test_the_shared_cases_agree(path: Path) -> None:

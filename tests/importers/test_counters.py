@@ -26,6 +26,7 @@ def counters(path: Path, *rows: tuple[str, str, str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_counters_beside_a_trace_label_its_kernels(tmp_path: Path, order: tuple[int, ...]) -> None:
     files = [

@@ -79,6 +79,7 @@ def at(kernels: list[K], place: int, **changed: Any) -> list[K]:
     return [replace(k, **changed) if n == place else k for n, k in enumerate(kernels)]
 
 
+@pytest.mark.slow
 @each_row(
     ("place", "changed", "why"),
     [
@@ -130,6 +131,7 @@ def test_a_clock_that_is_set_back_keeps_the_larger_part(tmp_path: Path, by: int)
     assert "30 of 100" in left_out(reported(tmp_path, trace(kernels)))
 
 
+@pytest.mark.slow
 @each_row("seed", range(6))
 def test_every_planted_overrun_is_found_and_nothing_else(tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)
@@ -170,6 +172,7 @@ TWO_PROCESSES = sorted(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @each_row(
     ("kernels", "launch"),
     [

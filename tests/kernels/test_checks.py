@@ -39,7 +39,14 @@ def test_a_case_that_cannot_run_does_not_end_the_others(
     assert all(said in verdict.detail for verdict in verdicts)
 
 
-@pytest.mark.parametrize("name", by_check())
+LONG = ("attention", "moe", "moe-fp8", "moe-w16a16", "normed", "normed-experts", "normed-mlp")
+"""Of which each has a minute of compiling; the files of their kernels have quick cases."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in by_check()],
+)
 def test_every_case_passes(name: str, device: str) -> None:
     verdicts = list(check(by_check()[name].candidate(), device))
     labels = {verdict.case for verdict in verdicts}

@@ -57,6 +57,7 @@ def test_a_case(case: DenseCase, device: str) -> None:
     assert said(case, build, device) == ""
 
 
+@pytest.mark.slow
 @each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
     def configured(layer: Layer) -> Replacement:

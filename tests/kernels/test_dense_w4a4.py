@@ -60,6 +60,7 @@ def a_layer(weight: object) -> LinearLayer:
     return LinearLayer("model.layers.0.o", "o", weight, SCALE)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @each_row(("config", "tokens"), CONFIGURED)
 def test_a_configuration(config: W4a4Config, tokens: int, fp4_device: str) -> None:
     def configured(layer: Layer) -> Replacement:

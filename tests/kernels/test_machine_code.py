@@ -282,6 +282,7 @@ def matching(pattern: str, opcodes: Counter[str]) -> list[str]:
 WAITING = '#include "platform.cuh"\nKERNEL wrong(%s) { wait_for_previous_kernel(); %s }\n'
 
 
+@pytest.mark.slow
 @each_row(
     ("parameters", "body", "row", "arch", "fault"),
     [

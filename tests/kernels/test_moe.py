@@ -105,6 +105,7 @@ CONFIGURED: list[tuple[MoeConfig, Sizes, Kind, int]] = [
 """One warp for all, and warps without work."""
 
 
+@pytest.mark.slow
 @each_row(("config", "sizes", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(
     config: MoeConfig, sizes: Sizes, kind: Kind, tokens: int, device: str

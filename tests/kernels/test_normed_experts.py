@@ -30,6 +30,7 @@ def posed(case: NormedExpertsCase, device: str) -> tuple[NormedExpertsLayer, Any
     return made.layer, *made.arguments
 
 
+@pytest.mark.slow
 @each_row("float_logits", [False, True])
 @each_row("tokens", [1, 5])
 def test_the_choice_goes_by_rounded_logits_or_by_exact_ones(

@@ -39,6 +39,7 @@ CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
 """Warps that no row needs, blocks of many rounds, a warp to a row, several vectors a thread."""
 
 
+@pytest.mark.slow
 @each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
     def configured(layer: Layer) -> Replacement:

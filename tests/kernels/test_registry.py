@@ -12,6 +12,7 @@ from spark_prof.kernels.registry import KERNELS, ReplacementKernel, find
 from tests.rows import each_row
 
 
+@pytest.mark.slow
 def test_listing_needs_no_torch() -> None:
     code = (
         "import sys; from spark_prof.dashboards.replacement_kernels import render_kernels as r; "

@@ -56,6 +56,7 @@ def fits(config: LinearConfig | MoeConfig, columns: int) -> bool:
     return split and config.warps * config.min_blocks <= 64
 
 
+@pytest.mark.slow
 @each_row(("gpu", "layer"), sorted(MEASURED))
 def test_a_dense_layer(gpu: str, layer: tuple[str, int, int]) -> None:
     _, rows, columns = layer

@@ -117,6 +117,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @each_row("sides", PAIRS)
 def test_comparisons_are_small(sides: tuple[str, str], desk: Desk) -> None:
     a, b = sides
@@ -316,6 +317,7 @@ def test_a_result_of_speculate_is_told_and_its_texts_are_no_instruction(tmp_path
         assert "rm" not in json.dumps([found["next"], found.get("left_out")])
 
 
+@pytest.mark.slow
 def test_a_report_is_made_once_while_nothing_changes(tmp_path: Path) -> None:
     shutil.copytree(DATA / "code-h100" / "dense-awq", tmp_path / "run")
     runs: list[Sequence[str]] = []

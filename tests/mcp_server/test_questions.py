@@ -18,6 +18,8 @@ from tests.golden.corpus import output
 from tests.mcp_server.client import DATA, Asked, DeskClient
 from tests.rows import each_row
 
+pytestmark = pytest.mark.slow
+
 QWEN = "code-h100/qwen3-30b-a3b-nvfp4"
 _QWEN = ("report", QWEN)
 DUTY = "compare-h100/gpt-duty"

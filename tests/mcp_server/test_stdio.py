@@ -51,6 +51,7 @@ async def error_of(client: Client, tool: str, arguments: dict[str, Any]) -> str:
     return str(content.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "runs"), [("legacy", False), ("auto", True)])
 async def test_the_handshake_and_the_tools_of_clients_of_both_ages(mode: str, runs: bool) -> None:
     server = parameters(DATA, *["--allow-run"] * runs)
@@ -88,6 +89,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_wrong_arguments_are_told_in_a_line_and_the_server_lives_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -110,6 +112,7 @@ async def test_pages_of_a_query_are_all_its_rows() -> None:
     assert numbers == list(range(450))
 
 
+@pytest.mark.slow
 async def test_a_call_that_the_client_gives_up_ends_its_process() -> None:
     """The endless query is gone, and the server answers the next call."""
     endless = "SELECT count(*) FROM range(10000000000000) a, range(1000) b"
@@ -140,6 +143,7 @@ async def test_a_command_that_takes_too_long_is_ended() -> None:
     assert not [p for p in psutil.Process().children() if "query" in p.cmdline()]
 
 
+@pytest.mark.slow
 async def test_what_the_folder_holds_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ async def test_what_the_folder_holds_is_not_imported(
     assert not (tmp_path / "imported").exists()
 
 
+@pytest.mark.slow
 def test_stdout_has_nothing_but_the_protocol(tmp_path: Path) -> None:
     """A library that prints when it is imported, and later."""
     (tmp_path / "sitecustomize.py").write_text(

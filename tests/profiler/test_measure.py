@@ -51,6 +51,7 @@ def test_the_bandwidth_of_a_buffer() -> None:
         assert "0.02 GiB" in entry.how
 
 
+@pytest.mark.slow
 def test_every_precision_is_measured_or_said_to_be_missing() -> None:
     found = list(products(Device("cpu"), Room(1 << 30, MIB, 8 * MIB, 0)))
     assert len(found) == len(PRECISIONS)
@@ -86,6 +87,7 @@ def test_each_reason_for_low_clocks_has_its_words(bit: int, words: str) -> None:
     assert throttle_reasons(0) == ()
 
 
+@pytest.mark.slow
 def test_the_triton_kernel_adds_up_every_value_once() -> None:
     pytest.importorskip("triton")
     # Triton chooses its interpreter when it is imported.
@@ -106,6 +108,7 @@ def test_the_triton_kernel_adds_up_every_value_once() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_machine_s_ceilings(tmp_path: Path) -> None:
     from spark_prof.traces.measured import keep_measured
 

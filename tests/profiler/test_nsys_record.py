@@ -37,6 +37,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(str(tmp_path / "b"), steps=0, backend="nsys")
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_by_itself(nsys: Path, settings: Settings, script: Script) -> None:
     said: list[str] = []
     bundle, code = record(script(), settings, said.append)
@@ -52,6 +53,7 @@ def test_a_command_that_ends_by_itself(nsys: Path, settings: Settings, script: S
     assert any("exporting the nsys report" in line for line in said)
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_after_the_window(
     nsys: Path, settings: Settings, script: Script, tmp_path: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_the_command_goes_on_after_the_window(
     assert went_on.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_there_is(
     nsys: Path, settings: Settings, script: Script, tmp_path: Path
 ) -> None:
@@ -86,6 +89,7 @@ def test_ctrl_c_keeps_what_there_is(
     assert not Path(f"/proc/{pid.read_text()}").exists()
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_keeps_steps_and_report(
     nsys: Path, settings: Settings, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_wheel_that_breaks_vllms_own_command_is_named(
             record(["vllm", "serve", "model"], settings, lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("then", "says"),
     [
@@ -175,6 +176,7 @@ def test_a_session_of_its_own_is_not_left_behind(script: Script, settings: Setti
     assert len(bundle.frame("steps", 0)) == 5
 
 
+@pytest.mark.slow
 def test_steps_none_of_which_was_wanted(script: Script, settings: Settings) -> None:
     wanted = Settings(settings.bundle, warmup_steps=50, backend="none")
     with pytest.raises(CommandError, match="after 5 steps, none of which was wanted"):
@@ -224,6 +226,7 @@ def test_ctrl_c_keeps_the_steps_and_is_no_failure(script: Script, tmp_path: Path
     assert bundle.frame("steps", 0)["step"].tolist() == list(range(5))
 
 
+@pytest.mark.slow
 def test_sigterm_writes_the_bundle_before_it_ends_a_command_that_listens_to_nothing(
     script: Script, tmp_path: Path
 ) -> None:
@@ -247,6 +250,7 @@ def test_sigterm_writes_the_bundle_before_it_ends_a_command_that_listens_to_noth
     assert not [line for line in bundle.meta.lost if "were not flushed" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_folder_that_vanishes_is_told_and_the_command_goes_on(
     script: Script, tmp_path: Path, moved: bool

@@ -85,6 +85,7 @@ def wait_for_stacks(pieces: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_stacks_have_times_and_names(
     tmp_path: Path, py_spy: str, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_stacks_have_times_and_names(
     assert {p.name for p in psutil.Process().children() if p.name() == "py-spy"} == set()
 
 
+@pytest.mark.slow
 def test_a_process_that_says_late_that_it_is_recorded_keeps_its_samples(
     tmp_path: Path, py_spy: str, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

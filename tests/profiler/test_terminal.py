@@ -143,6 +143,7 @@ def check_whole(out: Path, least: int = 1, state: str = "complete") -> Bundle:
     return bundle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("busy", "presses"),
     # tests/cli/test_live.py presses once while steps run.
@@ -178,6 +179,7 @@ def test_a_third_ctrl_c_ends_what_does_not_end(shown: list[Shown], tmp_path: Pat
     check_whole(tmp_path / "b", 30)
 
 
+@pytest.mark.slow
 def test_ctrl_c_of_two_nodes_of_one_script(shown: list[Shown], tmp_path: Path) -> None:
     """Two recorders in the background of one shell script, which has them ignore SIGINT."""
     lines = []
@@ -213,6 +215,7 @@ def test_a_command_that_reads_lines_gets_them_and_ctrl_c_stays_ours(
     check_whole(tmp_path / "b", 80)
 
 
+@pytest.mark.slow
 def test_a_password_is_read_without_echo(shown: list[Shown], tmp_path: Path) -> None:
     """Its reader takes byte by byte, and begins anew when it is stopped, as sudo's does."""
     reader = "read -r -s -p 'word? ' word < /dev/tty; echo \"GOT $word\"; exec "
@@ -227,6 +230,7 @@ def test_a_password_is_read_without_echo(shown: list[Shown], tmp_path: Path) -> 
     check_whole(tmp_path / "b", 20)
 
 
+@pytest.mark.slow
 def test_ctrl_z_stops_all_and_fg_goes_on(shown: list[Shown], tmp_path: Path) -> None:
     """Under a shell with job control, as at a prompt."""
     command = engine(tmp_path, each="if not done % 100: print('AT', done, flush=True)")
@@ -252,6 +256,7 @@ def test_ctrl_z_stops_all_and_fg_goes_on(shown: list[Shown], tmp_path: Path) -> 
     check_whole(tmp_path / "b", 300)
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_keeps_every_step_and_ends_the_command(
     shown: list[Shown], tmp_path: Path
 ) -> None:
@@ -281,6 +286,7 @@ def test_a_tee_that_ctrl_c_ends_takes_nothing_along(shown: list[Shown], tmp_path
     check_whole(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_an_end_before_the_steps_that_were_asked_for_is_an_early_one(
     shown: list[Shown], script: Script, tmp_path: Path
 ) -> None:

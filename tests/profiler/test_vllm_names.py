@@ -54,6 +54,7 @@ def bodies() -> Bodies:
     return body_calls(_installed())
 
 
+@pytest.mark.slow
 @with_vllm
 def test_every_body_of_an_opaque_op_is_marked(bodies: Bodies) -> None:
     """Else its kernels would have no range in a compiled model, as GDN's with speculation had."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scripts.vllm_sources.facts import names_looked_for
 from scripts.vllm_sources.reached import reached
 from spark_prof.profiler import vllm_names
@@ -11,6 +13,7 @@ from spark_prof.rules.vllm_versions import Spans, releases, table
 RENEW = "give all wheels to python -m scripts.vllm_sources --anew"
 
 
+@pytest.mark.slow
 def test_every_name_was_looked_for() -> None:
     assert set(names_looked_for()) <= {name for (name,) in table("names").rows}, RENEW
 

@@ -24,6 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_without_vllm_the_capture_is_shown(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,6 +37,7 @@ def test_without_vllm_the_capture_is_shown(
     assert [path.name for path in (root / "demo-output").iterdir()] == ["report.html"]
 
 
+@pytest.mark.slow
 def test_a_failed_recording_shows_vllm_s_last_words(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

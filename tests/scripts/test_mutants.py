@@ -141,6 +141,7 @@ def test_tests_that_run_a_line_are_ordered_by_file_and_time(tree: Path) -> None:
     assert found.ordered(names, "tests/test_m", 3.5) == [rows[0][0], rows[2][0]]
 
 
+@pytest.mark.slow
 def test_a_mutant_is_found_in_a_fork_and_leaves_nothing_behind(tree: Path) -> None:
     script = f"""
 import sys

@@ -94,6 +94,7 @@ def test_bf16_is_stored() -> None:
         assert torch.equal(tensor, other)
 
 
+@pytest.mark.slow
 @each_row("name", ["bf16", *MOST_MORE])
 def test_the_loss_is_what_is_stated(name: str) -> None:
     assert loss(name) == pytest.approx(stated()[name][1], abs=1e-3)
@@ -164,6 +165,7 @@ def verdict(logits: torch.Tensor) -> GateVerdict:
     )
 
 
+@pytest.mark.slow
 def test_other_roundings_pass() -> None:
     found = verdict(decoded("nvfp4").to(torch.bfloat16).logits(FEW[:, :-1]))
     assert found.passed, found.reasons
@@ -225,6 +227,7 @@ FAULTS = (
 )
 
 
+@pytest.mark.slow
 @each_row("fault", FAULTS)
 def test_every_planted_fault_fails_by_the_perplexity(fault: Change) -> None:
     model = decoded("nvfp4")
@@ -235,6 +238,7 @@ def test_every_planted_fault_fails_by_the_perplexity(fault: Change) -> None:
     assert any(line.startswith("a token of the text costs") for line in found.reasons)
 
 
+@pytest.mark.slow
 @each_row("fault", [doubled_scale, swapped_experts, swapped_choice, swapped_nibbles])
 @each_row("number", [0, LAYERS - 1])
 def test_a_fault_in_one_layer_fails(fault: Change, number: int) -> None:
@@ -267,6 +271,7 @@ def stacked(name: str, number: int, *projections: str) -> NvFp4 | MxFp4:
     return NvFp4(packed, scales, GlobalScale(above, "divides"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run on the CPU")
 @each_row("name", ["nvfp4", "mxfp4"])
 def test_the_kernels_on_the_cpu_say_the_same(name: str) -> None:

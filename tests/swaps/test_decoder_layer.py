@@ -457,6 +457,7 @@ def test_attention_is_tried_on_a_cache_that_is_made_up(
     assert bool(fault) is ("on trial with" in guarded.why)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
 def test_the_kernel_reads_and_writes_an_fp8_cache_as_the_trial_wants_it() -> None:
     layer = cached_in_fp8(_k_scale=torch.tensor(0.05), _v_scale=torch.tensor(0.2))

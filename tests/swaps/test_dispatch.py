@@ -42,6 +42,7 @@ class TestLinear:
             return layer, layer
         return layer, torch.compile(layer, fullgraph=True, dynamic=False)
 
+    @pytest.mark.slow
     def test_each_side_has_its_own_kernel(self, compiled: bool) -> None:
         guarded = _guarded(lambda x, _: x.new_full((x.shape[0], 24), 3.0))
         layer, call = self._layer(guarded, compiled)

@@ -94,6 +94,7 @@ def test_a_text_is_what_both_sides_go_on_with(tmp_path: Path, runner: type[ToyRu
         assert all((each["loss_a"] == each["loss_b"]) == alike for each in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", [DraftingRunner, SecondDraftingRunner])
 @pytest.mark.parametrize("ahead", [False, True])
 @each_row("seed", range(6))

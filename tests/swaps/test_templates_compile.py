@@ -80,6 +80,7 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
 """Each with the types of its tensors and numbers, and its constants."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton interprets here")
 @each_row("architecture", [90, 121])
 @each_row("name", KERNELS)

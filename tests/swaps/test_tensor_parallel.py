@@ -211,6 +211,7 @@ def test_what_two_ranks_make_of_gpt_oss_is_what_one_makes() -> None:
         torch.testing.assert_close(sums.double(), total.value, rtol=2.0**-8, atol=0)
 
 
+@pytest.mark.slow
 @needs_compiler
 @each_row("kind", ["nvfp4", "mxfp4", "bf16"])
 def test_what_two_ranks_make_of_an_mlp_is_what_one_makes(kind: Any) -> None:

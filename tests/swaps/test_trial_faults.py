@@ -271,6 +271,7 @@ def test_a_right_kernel_passes(slot: str, engine: Any) -> None:
     assert guarded.error.relative_l2 < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", PLACES)
 def test_each_planted_fault_is_found(slot: str, engine: Any) -> None:
     left = []
@@ -284,6 +285,7 @@ def test_each_planted_fault_is_found(slot: str, engine: Any) -> None:
     assert left == []
 
 
+@pytest.mark.slow
 def test_each_row_of_each_number_of_rows_is_looked_at(engine: Any) -> None:
     left = []
     for count in range(1, 17):
@@ -307,6 +309,7 @@ def test_one_wrong_expert_is_found_whatever_number_of_rows_runs(
     assert not guarded.live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", range(4))
 def test_a_fault_of_one_layer_is_that_layers(wrong: int, engine: Any) -> None:
     for make in PLACES.values():
@@ -506,6 +509,7 @@ def _sleeps(x: torch.Tensor, _: Any) -> torch.Tensor:
     return x.new_zeros(x.shape[0], 24)
 
 
+@pytest.mark.slow
 @each_row(
     ("run", "says"),
     [
@@ -524,6 +528,7 @@ def test_a_wrong_kernel_is_off(run: Any, says: str, engine: Any) -> None:
     assert says in guarded.why
 
 
+@pytest.mark.slow
 def test_a_kernel_that_never_comes_back_ends_the_process_with_a_line() -> None:
     program = (
         "import time\nfrom spark_prof.swaps.guard import deadline\n"

@@ -62,6 +62,7 @@ def at_once(folder: Path, kinds: tuple[str, ...]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("record",) * 2, ("staged",) * 2, ("record", "staged")])
 def test_of_two_at_once_one_wins(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     for number in range(4):

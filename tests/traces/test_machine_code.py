@@ -61,6 +61,7 @@ def put(folder: Path, path: Path, content: bytes | None = None) -> Path:
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES[::3])
 def test_the_same_opcodes_as_when_the_whole_file_is_disassembled(
     architecture: str, tmp_path: Path
@@ -159,6 +160,7 @@ def without_tools(monkeypatch: pytest.MonkeyPatch, instead: Path | None = None) 
     monkeypatch.setenv(FOLDER_VARIABLE, str(instead or "/nonexistent"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words"),
     [

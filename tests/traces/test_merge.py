@@ -54,6 +54,7 @@ def edited(part: Bundle, **fields: Any) -> Bundle:
     return Bundle(part.path)
 
 
+@pytest.mark.slow
 @each_row("offset", [-45_000_000, 777, 7_200_000_000_000])
 @each_row("drift", [0.0, 20e-6])
 def test_times_come_to_stand_on_one_clock(tmp_path: Path, offset: int, drift: float) -> None:

@@ -229,6 +229,7 @@ def random_export(seed: int) -> tuple[Export, list[tuple[object, ...]]]:
     return export, expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket_rows", [1_000_000, 100, 7])
 @pytest.mark.parametrize("seed", range(3))
 def test_windows_of_any_size_say_the_same(

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 import spark_prof
 from spark_prof.analyzers.finding import Action
 from spark_prof.analyzers.findings.next_command import beside_swaps
@@ -70,6 +72,7 @@ def test_weights_are_those_that_ran(tmp_path: Path) -> None:
     assert all(row.us >= (row.bound_us or 0.0) / row.calls for row in phase.rows if row.calls)
 
 
+@pytest.mark.slow
 def test_the_recording_s_own_facts_come_first(tmp_path: Path) -> None:
     fact = fact_of(swapped_places(Bundle(B), 0))
     told = alone(tmp_path, **fact)

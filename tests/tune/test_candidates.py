@@ -153,6 +153,7 @@ def test_each_row_is_reached_by_its_example(row: Tunable) -> None:
         assert isinstance(_reached(row, example, version), UntriedCandidate)
 
 
+@pytest.mark.slow
 def test_traits_of_recorded_engines() -> None:
     from spark_prof.tune.engine_traits import traits_of
 

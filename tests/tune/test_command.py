@@ -14,6 +14,8 @@ from spark_prof.tune.journal import JOURNAL_FILE
 from spark_prof.tune.tune_result import TuneResult, read_tune
 from tests.ab.engines import Done, run
 
+pytestmark = pytest.mark.slow
+
 TUNE = ("tune", "--minutes", "8", "--batch-sizes", "1,2", "--timeout", "6")
 OPTION = "--max-num-seqs 4"
 

@@ -35,6 +35,7 @@ def result_of(done: Done) -> TuneResult:
     return read_tune(done.folder / "result.json")
 
 
+@pytest.mark.slow
 def test_the_table_leaves_the_best_and_it_is_confirmed_with_its_interval(tmp_path: Path) -> None:
     done = tuned(tmp_path, "--acceptance=0.8,0.5,0.1")
     result = result_of(done)
@@ -54,6 +55,7 @@ def test_the_table_leaves_the_best_and_it_is_confirmed_with_its_interval(tmp_pat
     assert b"spark-prof speculate" in drafts
 
 
+@pytest.mark.slow
 def test_a_table_that_is_there_is_taken_and_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +78,7 @@ def test_without_acceptance_nothing_is_started(tmp_path: Path) -> None:
     assert run(tmp_path, "--acceptance=0.5", command=TUNE).code == 2
 
 
+@pytest.mark.slow
 def test_a_drafter_that_does_not_pay_is_left_out_of_what_is_served(tmp_path: Path) -> None:
     done = tuned(tmp_path, "--acceptance=0.1,0.01,0.001", drafts=[1000, 1050, 400, [0.1, 0, 0]])
     result = result_of(done)

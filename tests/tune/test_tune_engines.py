@@ -60,6 +60,7 @@ def test_an_engine_is_given_up_at_its_time(tmp_path: Path, monkeypatch: pytest.M
     assert not process.is_running()
 
 
+@pytest.mark.slow
 def test_what_had_not_started_in_its_time_tells_how_long_a_start_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

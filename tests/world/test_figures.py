@@ -166,6 +166,7 @@ def test_every_figure_is_the_true_one(world: World) -> None:
     assert other_figures(report) == []
 
 
+@pytest.mark.slow
 @given(worlds(ranks=2), st.sampled_from([0, 1]))
 def test_every_rank_has_its_own(world: World, rank: int) -> None:
     with recorded(world) as (bundle, _):
@@ -179,6 +180,7 @@ def test_every_rank_has_its_own(world: World, rank: int) -> None:
         assert row["collective_us"] == near(truth.by_component().get("collective", 0.0))
 
 
+@pytest.mark.slow
 @given(worlds(ranks=3, phases=("decode",), overlaps=False))
 def test_who_waits_in_a_collective(world: World) -> None:
     world = replace(world, tick=1000)
@@ -193,6 +195,7 @@ def test_who_waits_in_a_collective(world: World) -> None:
     }
 
 
+@pytest.mark.slow
 @given(worlds(overlaps=False), st.data())
 def test_what_is_not_recorded_is_not_covered(world: World, data: st.DataObject) -> None:
     paths = [module["path"] for module in world.modules]
@@ -216,6 +219,7 @@ def test_what_is_not_recorded_is_not_covered(world: World, data: st.DataObject) 
             assert found["coverage"][name] == near(took[chosen].sum() / took.sum()), name
 
 
+@pytest.mark.slow
 @given(worlds(phases=("decode",)))
 def test_a_first_use_is_in_no_time_of_a_step(world: World) -> None:
     """The first step compiles: eight times as much host time as all its kernels take."""

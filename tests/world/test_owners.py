@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def placed(bundle: Bundle, world: World, rank: int = 0) -> list[tuple[object, ..
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=2 * settings().max_examples)
 @given(worlds(ranks=2), st.sampled_from([0, 1]))
 def test_each_kernel_has_its_owner(world: World, rank: int) -> None:

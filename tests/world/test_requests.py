@@ -51,6 +51,7 @@ def test_gaps_are_those_between_batches_that_give_tokens(world: Served) -> None:
     assert sorted(found) == pytest.approx(sorted(wanted))
 
 
+@pytest.mark.slow
 @MANY
 @given(served())
 def test_a_summary_is_of_these_requests(world: Served) -> None:

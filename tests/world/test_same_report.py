@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def permuted(bundle: Bundle, seed: int) -> Bundle:
     return Bundle(bundle.path)
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(worlds(), st.integers(1, 99))
 def test_other_shapes_of_the_recording(world: World, seed: int) -> None:
@@ -53,6 +55,7 @@ def test_other_shapes_of_the_recording(world: World, seed: int) -> None:
     assert differences(plain, report_of(replace(world, shuffled=seed))) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(worlds(ranks=2, phases=("decode",)), st.sampled_from([0, 3_600_000_000_000]))
 def test_two_hosts_merged(world: World, late: int) -> None:
@@ -75,6 +78,7 @@ def of_all_steps(table: Any) -> Json:
     return {path: value for path, value in leaves(table) if not any(n in path for n in names)}
 
 
+@pytest.mark.slow
 @given(worlds(), st.sampled_from([2, 3]))
 def test_every_time_is_as_many_times_as_long(world: World, factor: int) -> None:
     plain, longer = report_of(world), report_of(replace(world, tick=factor * world.tick))
@@ -87,6 +91,7 @@ def _scalable(found: Json) -> Json:
     return {key: value for key, value in found.items() if key not in left_out}
 
 
+@pytest.mark.slow
 @given(worlds(overlaps=False), st.data())
 def test_a_gap_is_no_time_of_a_kernel(world: World, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(world.steps) - 1))
@@ -104,6 +109,7 @@ def test_a_gap_is_no_time_of_a_kernel(world: World, data: st.DataObject) -> None
         assert abs(later["time"][name] - plain["time"][name]) < 2e-3
 
 
+@pytest.mark.slow
 @given(worlds(), st.sampled_from(["gemm", "moe", "flash", "quantize"]))
 def test_an_unknown_name_loses_its_labels_only(world: World, name: str) -> None:
     plain, unnamed = report_of(world), report_of(world.renamed(NAMES[name], "never_seen_kernel"))
@@ -116,6 +122,7 @@ def test_an_unknown_name_loses_its_labels_only(world: World, name: str) -> None:
     assert unnamed["conversions"]["us"] <= plain["conversions"]["us"] + 1e-6
 
 
+@pytest.mark.slow
 @given(worlds(overlaps=False, phases=("decode",)))
 def test_conversions_are_what_only_changes_a_format(world: World) -> None:
     found, truth = report_of(world)["conversions"], Truth(world)

@@ -185,6 +185,7 @@ def test_all_layers_run_the_same_collectives(tmp_path: Path) -> None:
     check(tmp_path, lines)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TWO_RANKS.exists(), reason=f"{TWO_RANKS} is not there")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_two_ranks_are_known_as_one_is(rank: int) -> None:

@@ -110,6 +110,7 @@ def test_bytes_of_a_token_from_the_configuration(key: tuple[str, str], gigabytes
     assert choice(found, key[1]).step.read / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
+@pytest.mark.slow
 @each_row("name", ["gpt-oss-20b", "nemotron-3-nano-30b-a3b-mixed", "qwen3-next-80b-a3b-fp8",
                    "qwen3-30b-a3b-nvfp4", "qwen3-vl-235b-a22b-awq"])  # fmt: skip
 def test_configuration_and_tensors_agree(name: str) -> None:

@@ -228,6 +228,7 @@ def expected(kernel: str, architecture: str) -> tuple[str, str | None, tuple[str
     return "cuda-core", "int8" if kernel == "dp4a" else None, READS.get(kernel, ())
 
 
+@pytest.mark.slow
 @each_row("architecture", ARCHITECTURES)
 def test_every_probe(architecture: str, tmp_path: Path) -> None:
     code = read_machine_code({probes(architecture, tmp_path): None})

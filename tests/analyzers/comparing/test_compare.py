@@ -230,6 +230,7 @@ def test_sums_without_steps_are_refused(qwen: ComparedRecording) -> None:
         compare(qwen, read_side(str(DATA / "proton" / "tree.hatchet")))
 
 
+@pytest.mark.slow
 def test_several_recordings_add_up_and_are_their_mean(tmp_path: Path) -> None:
     a = [read_side(str(window(GPT, tmp_path / f"a{part}", part, 4, 1))) for part in (0, 1)]
     b = [read_side(str(window(GPT, tmp_path / f"b{part}", part, 4, 1))) for part in (2, 3)]

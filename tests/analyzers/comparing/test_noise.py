@@ -238,6 +238,7 @@ def test_what_is_slower_is_found(pools: Sequence[Pool]) -> None:
     assert cell(random, pools, RUNS, 0.005, 5, 0.0).share("passed") > 0.8
 
 
+@pytest.mark.slow
 def test_starts_that_move_all_kernels_together_make_none_certain() -> None:
     random = np.random.default_rng(14)
     for parts in part_pools(random, 12).values():

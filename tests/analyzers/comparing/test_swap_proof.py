@@ -68,6 +68,7 @@ BOTH = [swap for path in MATRICES for swap in swaps("mlp", path)]
 LM_HEAD = [SwapOnSide("b", "lm_head", "lm_head", "mxfp4")]
 
 
+@pytest.mark.slow
 @each_row(
     ("a", "b", "swapped", "verdicts", "why"),
     [

@@ -57,6 +57,7 @@ def test_a_native_kernel_needs_no_cause(tmp_path: Path) -> None:
     assert [w.who for w in found.witnesses] == ["engine", "trace"]
 
 
+@pytest.mark.slow
 @each_row(
     ("layer", "given", "lines", "cause", "words"),
     [

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from spark_prof.analyzers.fallbacks import issue_evidence
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.fallbacks.audit_rows import AuditRow, EvidenceSource
@@ -84,6 +86,7 @@ def test_a_log_that_has_it(name: str, engine: Engine) -> None:
     assert found(engine) == [name]
 
 
+@pytest.mark.slow
 @each_row(("name", "run"), TRACED.items())
 def test_a_recording_that_has_it(
     tmp_path: Path, name: str, run: tuple[dict[str, Any], str]

@@ -132,6 +132,7 @@ def test_quiet(quiet: Report) -> None:
     assert not found(quiet)
 
 
+@pytest.mark.slow
 @each_row("name", SAMPLES)
 def test_nothing_is_said_where_nothing_is_converted(name: str) -> None:
     sample = SAMPLES[name]

@@ -46,6 +46,7 @@ def test_a_healthy_run_has_none(healthy: Report) -> None:
     assert own(healthy) == {}
 
 
+@pytest.mark.slow
 @each_row(
     ("layer", "ran", "given", "rule", "fix"),
     [
@@ -106,6 +107,7 @@ def test_eager_brings_at_most_the_gap(tmp_path: Path) -> None:
     assert eager.ms_per_token == pytest.approx(found.steps.host_gap_us.median / 1e3)
 
 
+@pytest.mark.slow
 @each_row(
     ("line", "rule"),
     [

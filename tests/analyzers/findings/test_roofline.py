@@ -66,6 +66,7 @@ def test_it_fires(
         assert finding.ms_per_token == pytest.approx(ms, rel=0.02)
 
 
+@pytest.mark.slow
 @each_row(
     ("us", "more", "rule", "slow"),
     [

@@ -88,6 +88,7 @@ def right(found: Iterable[Finding], model: str) -> None:
             assert each.verify == each.command
 
 
+@pytest.mark.slow
 @each_row("name", [rule.id for rule in RULES])
 def test_every_rule_has_a_way_to_verify(name: str) -> None:
     """Of an engine whose command is known, of a server that ran, and of a trace that tells none."""

@@ -32,6 +32,7 @@ def slower(*ranks: int, us: float = LATE_US) -> Callable[[int, int, int], float]
     return lambda _, place, rank: us / 2 * 1e3 if rank in ranks and place else 0.0
 
 
+@pytest.mark.slow
 @each_row("ranks", [2, 4])
 def test_equal_ranks_are_not_blamed(tmp_path: Path, ranks: int) -> None:
     told = [
@@ -86,6 +87,7 @@ def test_a_step_that_is_launched_late_is_told_apart(tmp_path: Path) -> None:
     assert late.us == pytest.approx(20, rel=0.3)
 
 
+@pytest.mark.slow
 @each_row("first", [frozenset({0, 40, 41}), frozenset()])
 def test_what_happens_once_is_no_lateness(tmp_path: Path, first: frozenset[int]) -> None:
     """Prefills, or decode steps of which one rank compiles a kernel for 200 ms."""

@@ -185,6 +185,7 @@ def planted_report(name: str, us: float) -> Report:
 RECORDED = ("h100-gpt-oss-20b-mxfp4-graphs", "architectures/llama4/default")
 
 
+@pytest.mark.slow
 @each_row("name", RECORDED)
 @each_row("us", [0.5, 5.0])
 def test_a_recording_with_a_planted_price(name: str, us: float) -> None:

@@ -48,6 +48,7 @@ def report_of(name: str) -> Report:
         return summarize(bundle, measured=ceilings_for(bundle, bundle.ranks[0]))
 
 
+@pytest.mark.slow
 @each_row("sample", SAMPLES)
 def test_the_parts_of_any_report_add_up(sample: str) -> None:
     found = waterfall_of(SAMPLES[sample])
@@ -55,6 +56,7 @@ def test_the_parts_of_any_report_add_up(sample: str) -> None:
     assert (found.floor_us is None) == bool(found.no_floor) or not found.parts
 
 
+@pytest.mark.slow
 @each_row("name", BUNDLES)
 def test_the_parts_are_those_of_the_typical_step(name: str) -> None:
     report = report_of(name)

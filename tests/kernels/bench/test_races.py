@@ -173,6 +173,7 @@ def test_kernels_for_few_tokens_take_part_where_they_can(
     assert list(small_products(weight, gate=False)) == [n for n in names if n != "vLLM ll_bf16"]
 
 
+@pytest.mark.slow
 @each_row(
     "shape",
     [

@@ -100,6 +100,7 @@ USUAL = DenseCase("nvfp4", (48, 448), 3, bias=True)
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
+@pytest.mark.slow
 @each_row(
     ("cases", "builder"),
     [

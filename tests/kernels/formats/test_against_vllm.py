@@ -78,6 +78,7 @@ def test_nvfp4_is_decoded_as_vllm_emulates_it() -> None:
     assert same_bits(weight.decode(torch.float32), linear)
 
 
+@pytest.mark.slow
 def test_mxfp4_is_vllm_s_triton_kernel(tmp_path: Path) -> None:
     """Maxima of all sizes, infinity, -0; no subnormal numbers, which the interpreter loses."""
     need_vllm()

@@ -116,6 +116,7 @@ def test_progress_bars_hide_nothing_of_a_line(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @each_row("rule", LINE_RULES)
 def test_lines_made_to_be_slow_end(tmp_path: Path, rule: LineRule) -> None:
     """Repeated beginnings, which make careless expressions take the square of a line's length."""

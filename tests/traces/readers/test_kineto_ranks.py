@@ -30,6 +30,7 @@ def merged(path: Path, labels: list[str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 @each_row(
     ("labels", "ranks"),
     [

@@ -38,6 +38,7 @@ def plain(path: Path) -> tuple[int, list[dict[str, Any]]]:
     return document.get("baseTimeNanoseconds", 0), whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:40])
 def test_every_row_is_exact_to_the_nanosecond_and_has_its_launch(path: Path) -> None:
     base, events = plain(path)
