@@ -94,7 +94,9 @@ def answer_of(sides: Sequence[WhySide], gpu: Gpu) -> Iterator[str]:
     """What tells the sides apart: bytes first, then the component with most beyond its bound."""
     first, *rest = sides
     yield from filter(None, (_too_large(side, gpu) for side in sides))
-    if not rest:
+    if not rest and (untold := _untold(first, first)):
+        yield f"{untold}: its lower bound is not known. The tables have what it takes."
+    elif not rest:
         step = "step" if (first.batch or 2) > 1 else "token"
         each_gpu = f" from each of {first.ranks} GPUs" if first.ranks > 1 else ""
         yield (
@@ -159,7 +161,9 @@ def gaps_of(sides: Sequence[WhySide]) -> Iterator[Gap]:
 
 
 def _untold(a: WhySide, b: WhySide) -> str:
-    """That a recording does not tell the bytes of a component that matters to the other side."""
+    """That a recording does not tell any bytes, or those of what matters to the other side."""
+    if a.measured and not a.bytes:
+        return f"{a.name} does not tell which weights a step reads"
     for part in b.parts:
         part_of_a = a.part(part.component)
         if (

@@ -47,15 +47,20 @@ def _sides(why: Why) -> Section:
     several = any((side.batch or 1) > 1 for side in why.sides)
     columns = (
         cells.Name("", "name"),
-        cells.DecimalBytes("A step reads" if several else "A token reads", "bytes"),
-        cells.Time("Lower bound", "bound_us"),
+        # A recording may not tell which weights a step reads.
+        cells.DecimalBytes(
+            "A step reads" if several else "A token reads", lambda side: side.bytes or None
+        ),
+        cells.Time("Lower bound", lambda side: side.bound_us or None),
         cells.Time("Kernels", lambda side: side.kernels_us or None),
         cells.Time("Waits", lambda side: side.waits_us or None),
         cells.Time("Measured", "us"),
         cells.Time("Nodes", lambda side: side.nodes_us or None, optional=True),
         cells.Share(
             "Of bound",
-            lambda side: (side.bound_us + side.nodes_us) / side.us if side.us else None,
+            lambda side: (
+                (side.bound_us + side.nodes_us) / side.us if side.bytes and side.us else None
+            ),
         ),
         cells.Share("Nodes of the distance", "nodes_of_distance", optional=True),
         cells.Rate("Tokens/s", lambda side: _rate(side, 1)),

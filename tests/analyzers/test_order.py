@@ -86,6 +86,7 @@ def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]
         pytest.param("E7 e G e", "norm lm_head ?", id="the logits behind experts"),
         pytest.param("E7 e G e G e", "? ? ? ? ?", id="two products behind experts"),
         pytest.param("K0 e e A0", "?0 ?0", id="inside one attention: the layer only"),
+        pytest.param("E0 e e E0", "?0 ?0", id="inside one layer's experts: the layer only"),
         pytest.param("A0 e E0", "?", id="products that nobody recognised"),
         pytest.param("A0 G G e G e E0 e G e K1", "? ? ? ? ? norm1 qkv1 rope1",
                      id="a layer that deviates abstains alone"),

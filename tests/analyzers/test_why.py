@@ -99,6 +99,20 @@ def test_bytes_that_a_recording_does_not_tell_are_not_compared() -> None:
     assert untold.startswith("run does not tell which weights of experts a step reads: bytes are")
 
 
+def test_a_recording_without_weights_is_not_said_to_read_none() -> None:
+    """As a trace of PyTorch's profiler, which has the times alone."""
+    assert H100
+    bare = by_hand("bare", 5000.0, 1000.0, ComponentCost("mlp", "", 0.0, 0.0, 4000.0, "k", "bf16"))
+    told = by_hand(
+        "told", 4000.0, 500.0, ComponentCost("mlp", "", 1e9, 1000.0, 4000.0, "k", "bf16")
+    )
+    [alone] = answer_of([bare], H100)
+    assert alone.startswith("bare does not tell which weights a step reads: its lower bound is")
+    for sides in ([bare, told], [told, bare], [bare, replace(bare, us=6000.0)]):
+        [beside] = answer_of(sides, H100)
+        assert beside.startswith("bare does not tell which weights a step reads: bytes are not")
+
+
 def by_hand(
     name: str, us: float, waits: float, *parts: ComponentCost, eager: bool = False
 ) -> WhySide:

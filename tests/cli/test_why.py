@@ -128,3 +128,12 @@ def test_measured_and_bench(refuses: Refuses) -> None:
     refuses(f"{NEXT} --measured 1,2", "is not 1 rates in tokens/s")
     refuses(f"{NEXT} --measured 1 --bench x.txt", "say the same; give one of them")
     refuses([CODE / "dense-nvfp4", "--context", "10"], "--context is for checkpoints")
+
+
+def test_a_trace_that_tells_no_weights_has_no_bound(run: Run) -> None:
+    code, out, _ = run(DATA / "kineto" / "gpt-oss-eager.json.gz")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "does not tell which weights a step reads: its lower bound is not known" in text
+    for figure in ("0 B", "0 us", "0.0 %", "Lower bound", "0.00"):
+        assert f" {figure} " not in f" {text} ", figure

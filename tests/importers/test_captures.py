@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.importers.imported_layers import Capture, components_by_capture
+from spark_prof.importers.imported_layers import Capture, components_by_capture, reference_of
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.bundle import Bundle
 from tests.importers.traces import DATA
+from tests.support import LAYER, Piece, Recorded, call, event, kineto, step
 
 RUN = DATA / "gpt-oss-graphs"
 DECODE = RUN / "rank0.pt.trace.json.gz"
@@ -65,6 +66,16 @@ def test_captures_are_used_where_no_layer_can_be_guessed(tmp_path: Path) -> None
     assert {layer for _, layer, _ in found} == {-1}
     assert [by for _, _, by in found].count("aligned") == 220
     assert {"attention", "experts"} <= {name for name, _, by in found if by == "aligned"}
+
+
+def test_a_kernel_that_the_reference_lacks_has_no_place(tmp_path: Path) -> None:
+    begun = event("cuda_runtime", "cudaLaunchKernel", 150, 151, correlation=1)
+    norm = event("kernel", "rms_norm_kernel", 300, 350, 7, correlation=1)
+    piece = Piece([step(0, 0, 10_000)], call(LAYER, 100, 200), kineto(begun, norm))
+    reference = reference_of(Recorded({0: [piece]}).assemble(tmp_path / "b"), 0)
+    found = reference.place(("rms_norm_kernel", "_topk_forward"), "decode")
+    assert found is not None
+    assert found.tolist() == [0, -1]
 
 
 @pytest.mark.parametrize(("tokens", "wanted"), [(8, 3), (2, 1), (0, 1)])

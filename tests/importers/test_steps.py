@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from spark_prof.importers.imported_layers import align
-from spark_prof.importers.imported_steps import ImportedSteps, steps_by_graphs
+from spark_prof.importers.imported_steps import OVERLONG, ImportedSteps, steps_by_graphs
+from spark_prof.traces.foreign import IMPOSSIBLE
 from tests.importers.traces import window
 from tests.rows import each_row
 
@@ -46,6 +47,14 @@ def test_of_ranges_that_overlap_the_first_is_kept():
     steps = ImportedSteps()
     steps.add_markers(markers(decode(100, 200), decode(150, 160), decode(200, 250)))
     assert steps.frame()["start_ns"].tolist() == [100, 200]
+
+
+def test_few_ranges_that_reach_over_several_others_are_left_out():
+    steps = ImportedSteps()
+    ends = {10: 1500, 20: 2500}
+    steps.add_markers(markers(*(decode(100 * n, ends.get(n, 100 * n + 50)) for n in range(30))))
+    assert len(steps) == 28
+    assert steps.lost == [f"{IMPOSSIBLE} 2 {OVERLONG}"]
 
 
 def test_steps_may_come_window_by_window():

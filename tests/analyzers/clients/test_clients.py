@@ -243,6 +243,14 @@ def test_what_is_compared_of_a_run() -> None:
     assert "chunk" not in [each.quantity for each in per_token]
 
 
+@each_row(("prompt", "compared"), [(512, True), (1024, False)])
+def test_steps_of_other_prompts_tell_only_about_ones_as_long(prompt: int, compared: bool) -> None:
+    frame = steps(*[(10.0, 2, 0, 0, 2.0, 2.0)] * 20, *[(50.0, 1, 1, 512, 1.0, 1.0)] * 3)
+    row = compare(replace(SERVED, input_tokens=10 * prompt, completed=10), frame)
+    assert row.basis == "steps"
+    assert ("first_token" in {each.quantity for each in row.comparisons}) == compared
+
+
 def test_pauses_of_the_recording_are_no_time_of_the_api_server() -> None:
     """Forty steps of 10 ms, and 100 ms before every tenth in which a piece was written."""
     paused = [100 if number and number % 10 == 0 else 0 for number in range(40)]

@@ -194,6 +194,20 @@ def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
     assert "cudagraph_mode=FULL" in with_next_command(finding, lesser, "timeline").command
 
 
+def test_the_audit_is_shown_only_where_it_has_a_row(qwen: Report) -> None:
+    assert qwen.audit is not None
+    unsaid = tuple(row for row in qwen.audit.rows if not row.is_told)
+    assert 0 < len(unsaid) < len(qwen.audit.rows)
+    finding = Finding("misleading-fp4-warning", None, "text", "fix")
+    for audit, section in (
+        (qwen.audit, "audit"),
+        (replace(qwen.audit, rows=unsaid), "recording"),
+        (None, "recording"),
+    ):
+        told = with_next_command(finding, replace(qwen, audit=audit), "fallbacks")
+        assert told.command.endswith(f" --section {section}")
+
+
 RAN = {
     "compare-h100/gpt-duty": {"--moe-backend": "triton", "--attention-backend": "FLASH_ATTN"},
     "code-h100/dense-awq": {"--linear-backend": "machete", "--attention-backend": "FLASH_ATTN"},

@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.traces.assemble import assemble
+from tests.analyzers.ranks import bundles
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
 from tests.analyzers.reported import reported
@@ -38,6 +39,14 @@ def test_one_host(tmp_path: Path) -> None:
     assert sum(item.wait_us for item in found.items) == pytest.approx(found.wait_us)
     assert sum(item.calls for item in found.items) == found.matched
     assert sum(s["wait_us"] for s in shares.values()) / 4 == pytest.approx(found.wait_us)
+
+
+def test_what_ran_before_a_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "GEMM", "rms_norm_kernel")
+    facts = {rank: ONE_HOST[rank] for rank in (0, 1)}
+    made = bundle(tmp_path / "b", Play(ranks=2, steps=4), facts, parallel=parallel(tensor=2))
+    after = {(item.kind, item.after) for item in collectives_of(made)[0].items}
+    assert after == {("all_reduce", "norm"), ("all_gather", "norm")}
 
 
 def test_a_straggler_costs_less_than_a_step(tmp_path: Path) -> None:
