@@ -411,7 +411,9 @@ def test_nsys_own_warnings(tmp_path: Path) -> None:
     assert len(lines) == 2
 
 
-def test_tables_without_rows_are_read(read: Callable[..., object]) -> None:
+def test_tables_without_rows_are_read(
+    read: Callable[..., tuple[Foreign, list[Window]]],
+) -> None:
     """They are there with `nsys export --lazy=false`."""
     export = Export().launch(100, 1).kernel("k", 200, 300, 1)
     export.rows = {table: [] for table in TABLES} | export.rows
