@@ -7,7 +7,8 @@ import gzip
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,9 @@ import pytest
 from spark_prof.traces.chunks import CLOCK_MARK
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.nsys_facts import nsys_lacks
-from spark_prof.traces.readers.nsys_file import Clock, open_export, read_clock
+from spark_prof.traces.readers.nsys_file import Clock, NsysFile, open_export, read_clock
 from spark_prof.traces.readers.nsys_import import _QUEUE_NS, Pending, nsys_export
+from spark_prof.traces.readers.nsys_scan import chunks
 from tests.nsys_files import (
     BEGUN,
     KERNEL,
@@ -408,3 +410,36 @@ def test_nsys_own_warnings(tmp_path: Path) -> None:
     assert lines[0] == "nsys: Not all CUDA events might have been collected."
     assert lines[1] == f"nsys: {'x' * 200}"
     assert len(lines) == 2
+
+
+def test_tables_without_rows_are_read(
+    read: Callable[..., tuple[Foreign, list[Window]]],
+) -> None:
+    """They are there with `nsys export --lazy=false`."""
+    export = Export().launch(100, 1).kernel("k", 200, 300, 1)
+    export.rows = {table: [] for table in TABLES} | export.rows
+    foreign, windows = read(export)
+    assert work(foreign, windows) == [(0, "k", BEGUN + 100, THREAD, "")]
+
+
+@each_row(
+    ("numbers", "sizes"),
+    [
+        (range(1, 26), [9, 9, 9]),
+        (range(1001, 1026), [9, 9, 9]),
+        ([1, 1 << 40], [1 << 28] * 4096),
+        ([], []),
+    ],
+)
+def test_a_table_is_cut_by_how_far_its_rows_numbers_reach(
+    numbers: Sequence[int], sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_prof.traces.readers.nsys_scan._CHUNK_ROWS", 10)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE events (start)")
+        sql = "INSERT INTO events (rowid, start) VALUES (?, ?)"
+        connection.executemany(sql, [(number, number) for number in numbers])
+        cut = chunks(NsysFile(connection, Path("export.sqlite")), "events", {"start": 0})
+        assert [chunk.rows for chunk in cut] == sizes
+        starts = [start for chunk in cut for (start,) in connection.execute(chunk.sql)]
+        assert starts == list(numbers)

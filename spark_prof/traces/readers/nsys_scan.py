@@ -142,13 +142,15 @@ def chunks(export: NsysFile, table: str, defaults: Mapping[str, int]) -> list[Ch
             `text`, if it is among them, is read as text.
     """
     first, last = _row_numbers(export, table)
+    if first > last:
+        return []
     columns = export.selected(table, {name: defaults[name] for name in defaults if name != TEXT})
     if TEXT in defaults:
         text = TEXT if TEXT in export.columns(table) else "NULL"
         columns += f", substr(CAST(COALESCE({text}, '') AS TEXT), 1, {_LONGEST_TEXT}) AS {TEXT}"
-    count = max(1, -(-(last - first + 1) // _CHUNK_ROWS))
+    rows = last - first + 1
     # Rows that are numbered sparsely shall not make chunks without end.
-    size = -(-(last - first + 1) // min(count, 4096))
+    size = -(-rows // min(-(-rows // _CHUNK_ROWS), 4096))
     return [
         Chunk(
             table,

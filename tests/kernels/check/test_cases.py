@@ -31,6 +31,7 @@ from spark_prof.kernels.check.cases import (
 )
 from spark_prof.kernels.check.inputs import Sizes
 from spark_prof.kernels.check.normed_cases import NormedCase
+from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.kernel_error import KernelError
 from tests.kernels.check.plain import kept, plain_linear, plain_moe, plain_route, said
 from tests.rows import each_row
@@ -135,6 +136,22 @@ def test_the_label_of_a_normed_case_is_what_a_kernel_gets(case: NormedCase, word
     assert (residual is not None, bias is not None) == ("residual" in words, "bias" in words)
     assert (norm.norm.weight.dtype == torch.float32) == ("float32" in words)
     assert (norm.norm.epsilon == 0.5) == ("epsilon" in words)
+
+
+@each_row(
+    ("case", "words"),
+    [
+        (NormedExpertsCase("mxfp4", Sizes(8, 3, 192, 96), 3), ""),
+        (
+            NormedExpertsCase("mxfp4", Sizes(8, 3, 192, 96), 3, always=1, gated=True),
+            ", 1 taken always, gated",
+        ),
+    ],
+)
+def test_the_label_of_normed_experts_says_what_every_token_takes(
+    case: NormedExpertsCase, words: str
+) -> None:
+    assert case.label == f"mxfp4, silu, 3 tokens, 3 of 8 experts, 192 x 96{words}, residual"
 
 
 def changed(edit: Callable[[torch.Tensor], object]) -> Change:
