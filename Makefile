@@ -38,7 +38,7 @@ lint:
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest -q -n0 --no-header --no-summary tests/test_plain_names.py
+	@$(BIN)/python -m pytest -q -n0 --no-header tests/test_plain_names.py
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary scripts demo/*.py
 	@$(BIN)/mypy --no-error-summary -p benchmarks

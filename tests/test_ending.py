@@ -142,7 +142,6 @@ def check_whole(path: Path) -> None:
         assert json.loads(path.read_bytes())["traceEvents"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [what if what in QUICK else pytest.param(what, marks=pytest.mark.slow) for what in COMMANDS],

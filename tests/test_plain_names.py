@@ -6,10 +6,9 @@ found, kept or wanted. What a key of the JSON is called stays, field by field, i
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import spark_prof
 
@@ -90,14 +89,23 @@ def bound_names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def pronouns_of(source: str) -> list[tuple[int, str]]:
+@cache
+def package_trees() -> Mapping[str, ast.Module]:
+    """The syntax tree of every file, by its path in the package."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def pronouns_of(tree: ast.Module) -> list[tuple[int, str]]:
     """Line and name of each that is a pronoun or a participle.
 
-    pronouns_of("found = 1") is [(1, "found")]
+    pronouns_of(ast.parse("found = 1")) is [(1, "found")]
     """
     return [
         (getattr(node, "lineno", 0), name)
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree)
         for name in bound_names(node)
         if name.strip("_").lower() in PRONOUNS
     ]
@@ -106,9 +114,8 @@ def pronouns_of(source: str) -> list[tuple[int, str]]:
 def test_no_value_is_named_by_a_pronoun() -> None:
     named: list[str] = []
     keys: set[tuple[str, str]] = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        place = path.relative_to(PACKAGE).as_posix()
-        for line, name in pronouns_of(path.read_text(encoding="utf-8")):
+    for place, tree in package_trees().items():
+        for line, name in pronouns_of(tree):
             if (place, name) in KEYS:
                 keys.add((place, name))
             else:
@@ -117,12 +124,10 @@ def test_no_value_is_named_by_a_pronoun() -> None:
     assert keys == KEYS, "a key that is no more"
 
 
-@pytest.mark.slow
 def test_no_name_is_a_riddle() -> None:
     riddles: set[tuple[str, str]] = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        place = path.relative_to(PACKAGE).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for place, tree in package_trees().items():
+        for node in ast.walk(tree):
             names = [node.arg or ""] if isinstance(node, ast.keyword) else bound_names(node)
             riddles |= {(place, name) for name in names if any(word in name for word in RIDDLES)}
     assert riddles == RIDDLE_KEYS
@@ -149,7 +154,7 @@ class Asked:
     def __init__(self):
         self._held = 1
 """
-    seen = {name for _, name in pronouns_of(source)}
+    seen = {name for _, name in pronouns_of(ast.parse(source))}
     assert seen == {
         *("told", "each", "own", "found", "kept", "known", "said", "wanted", "shown", "Asked"),
         *("taken", "_held"),
@@ -158,8 +163,8 @@ class Asked:
 
 def test_a_class_name_has_one_meaning() -> None:
     places = defaultdict[str, list[str]](list)
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for place, tree in package_trees().items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                places[node.name.strip("_")].append(path.relative_to(PACKAGE).as_posix())
+                places[node.name.strip("_")].append(place)
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}

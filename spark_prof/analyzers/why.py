@@ -94,7 +94,7 @@ def answer_of(sides: Sequence[WhySide], gpu: Gpu) -> Iterator[str]:
     """What tells the sides apart: bytes first, then the component with most beyond its bound."""
     first, *rest = sides
     yield from filter(None, (_too_large(side, gpu) for side in sides))
-    if not rest and (untold := _untold(first, first)):
+    if not rest and (untold := _without_weights(first)):
         yield f"{untold}: its lower bound is not known. The tables have what it takes."
     elif not rest:
         step = "step" if (first.batch or 2) > 1 else "token"
@@ -160,10 +160,17 @@ def gaps_of(sides: Sequence[WhySide]) -> Iterator[Gap]:
             yield gap
 
 
+def _without_weights(side: WhySide) -> str:
+    """That a recording tells no bytes at all, as a profiler's trace; empty where it tells some."""
+    if side.measured and not side.bytes:
+        return f"{side.name} does not tell which weights a step reads"
+    return ""
+
+
 def _untold(a: WhySide, b: WhySide) -> str:
     """That a recording does not tell any bytes, or those of what matters to the other side."""
-    if a.measured and not a.bytes:
-        return f"{a.name} does not tell which weights a step reads"
+    if untold := _without_weights(a):
+        return untold
     for part in b.parts:
         part_of_a = a.part(part.component)
         if (

@@ -181,7 +181,6 @@ def test_what_docker_says_is_told(engines: Path, tmp_path: Path) -> None:
     assert "No such image: absent" in done.errors
 
 
-@pytest.mark.slow  # each of its engines starts two Pythons
 def test_a_tune_in_a_container(engines: Path, tmp_path: Path) -> None:
     kernel = Path(__file__).parents[1] / "swaps/kernels/faulty.py"
     done = run(

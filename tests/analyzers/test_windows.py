@@ -34,7 +34,6 @@ PLACES = (0.3, 0.7)
 BESIDE = [("device", by) for by in (-HOUR, -SECOND, SECOND, HOUR)] + [("host", SECOND)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", [GRAPH, pytest.param(ALL_WATCHED, marks=pytest.mark.slow)], ids=lambda path: path.name
 )

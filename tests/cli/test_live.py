@@ -83,11 +83,8 @@ def test_ctrl_c_gives_the_rows_back_and_keeps_every_step(
 
 @pytest.mark.parametrize(
     "how",
-    [
-        "dumb terminal", "JSON",
-        *(pytest.param(how, marks=pytest.mark.slow) for how in ("--no-live", "stdout in a file")),
-    ],
-)  # fmt: skip
+    ["dumb terminal", "JSON", "--no-live", "stdout in a file"],
+)
 def test_where_nobody_looks_nothing_is_drawn(shown: list[Shown], tmp_path: Path, how: str) -> None:
     options = {"--no-live": ["--no-live"], "JSON": ["--format", "json"]}.get(how, [])
     words = record(tmp_path / "b", engine(tmp_path, steps=100, each=LINE), *options)

@@ -26,7 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [Executor.LOCAL, pytest.param(Executor.RAY, marks=pytest.mark.slow)]
 )

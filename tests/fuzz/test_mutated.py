@@ -16,7 +16,6 @@ _MANY = int(os.environ.get("FUZZ_CASES", "385"))
 """Damaged files of all fixtures together; `FUZZ_CASE`, as a failure names it, runs one alone."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cases", [_FEW, pytest.param(_MANY, marks=pytest.mark.slow)])
 def test_damaged_files_give_a_report_or_one_line(tmp_path: Path, cases: int) -> None:
     for name in ("fixtures", "cases"):

@@ -250,7 +250,6 @@ def test_sigterm_writes_the_bundle_before_it_ends_a_command_that_listens_to_noth
     assert not [line for line in bundle.meta.lost if "were not flushed" in line]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moved", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_folder_that_vanishes_is_told_and_the_command_goes_on(
     script: Script, tmp_path: Path, moved: bool

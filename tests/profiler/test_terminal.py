@@ -143,7 +143,6 @@ def check_whole(out: Path, least: int = 1, state: str = "complete") -> Bundle:
     return bundle
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("busy", "presses"),
     # tests/cli/test_live.py presses once while steps run.
