@@ -5,7 +5,11 @@ cores. What a job prints is FOLDER/NAME.log, and what it writes lies in FOLDER/N
 FOLDER/jobs.json says how each job stands, so that a run that is cut off still says what it did.
 A job that takes longer than its share is ended, and those that no longer fit do not begin.
 
-usage: python -m benchmarks.gpu_queue FOLDER [--minutes M] [--jobs NAME ...] [--gpus N] [--list]
+With --trial every comparison has one engine, and jobs share a GPU: that tells what fails and what
+is wrong, in a quarter of the time. Its times mean nothing.
+
+usage: python -m benchmarks.gpu_queue FOLDER [--minutes M] [--jobs NAME ...] [--gpus N] [--trial]
+           [--list]
 exit code: 1 if a job that ran did not end with 0 or none ran, 2 without a GPU
 """
 
@@ -18,14 +22,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 _SMALL_CACHE = "--kv-cache-memory-bytes 2147483648 --gpu-memory-utilization 0.08"
+_APART, _TOGETHER = "--at-once --no-record", "--mode one --no-record --time-anyway"
+"""Engines of each side, or one that has both."""
+_TRIALS = 3  # that share a GPU
 _POLL_SECONDS = 0.2
 _END_SECONDS = 10.0  # to write what is there, once it was asked to end
 
@@ -35,7 +43,7 @@ class Job:
     """A command that needs GPUs.
 
     Attributes:
-        command: in which {out} stands for its folder.
+        command: in which {out} stands for its folder, {engines} for how ab has its engines.
         seconds: that it may take.
         gpus: that it needs.
     """
@@ -44,6 +52,10 @@ class Job:
     command: tuple[str, ...]
     seconds: float
     gpus: int = 1
+
+    def with_engines(self, options: str = _APART) -> Job:
+        """The job with its engines apart, or together."""
+        return replace(self, command=tuple(w.replace("{engines}", options) for w in self.command))
 
 
 @dataclass
@@ -61,7 +73,7 @@ def ab(case: str, seconds: float, gpus: int = 1) -> Job:
     """One case of benchmarks/ab.py, both engines beside each other."""
     command = (
         *(PYTHON, "-m", "benchmarks.ab", "{out}", "--cases", case, "--seconds", "3"),
-        *("--options=--at-once --no-record", f"--engine={_SMALL_CACHE}"),
+        *("--options={engines}", f"--engine={_SMALL_CACHE}"),
     )
     return Job(f"ab-{case}", command, seconds, gpus)
 
@@ -100,6 +112,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--jobs", nargs="+", choices=[job.name for job in JOBS])
     parser.add_argument("--gpus", type=int, help="those of this host, where nothing is said")
+    parser.add_argument("--trial", action="store_true", help="what fails, without times")
     parser.add_argument("--list", action="store_true", help="print the jobs, run none")
     options = parser.parse_args()
     jobs = [job for job in JOBS if not options.jobs or job.name in options.jobs]
@@ -111,7 +124,10 @@ def main() -> int:
     if not gpus:
         print("nvidia-smi lists no GPU", file=sys.stderr)
         return 2
-    states = run(jobs, options.folder, gpus, 60 * options.minutes)
+    slots = _TRIALS if options.trial else 1
+    if options.trial:
+        jobs = [job.with_engines(_TOGETHER) for job in jobs]
+    states = run(jobs, options.folder, gpus, 60 * options.minutes, slots)
     return int(not any(s.state == "ended" for s in states) or any(s.exit_code for s in states))
 
 
@@ -123,8 +139,14 @@ def count_gpus() -> int:
     return 0
 
 
-def run(jobs: Sequence[Job], folder: Path, gpus: int, seconds: float) -> list[JobState]:
-    """Runs jobs on `gpus` GPUs for at most so many seconds; how each stands at the end."""
+def run(
+    jobs: Sequence[Job], folder: Path, gpus: int, seconds: float, slots: int = 1
+) -> list[JobState]:
+    """Runs jobs on `gpus` GPUs for at most so many seconds; how each stands at the end.
+
+    Args:
+        slots: jobs that may share a GPU.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + seconds
     states = [JobState(job.name) for job in jobs]
@@ -133,8 +155,8 @@ def run(jobs: Sequence[Job], folder: Path, gpus: int, seconds: float) -> list[Jo
     try:
         while waiting or running:
             running = [job for job in running if not job.over(until)]
-            taken = {gpu for job in running for gpu in job.state.gpus}
-            free = [gpu for gpu in range(gpus) if gpu not in taken]
+            taken = Counter(gpu for job in running for gpu in job.state.gpus)
+            free = [gpu for gpu in sorted(range(gpus), key=taken.__getitem__) if taken[gpu] < slots]
             while waiting and (
                 waiting[0][0].gpus > gpus or time.monotonic() + waiting[0][0].seconds > until
             ):
@@ -142,7 +164,7 @@ def run(jobs: Sequence[Job], folder: Path, gpus: int, seconds: float) -> list[Jo
             if waiting and waiting[0][0].gpus <= len(free):
                 job, state = waiting.pop(0)
                 state.gpus = tuple(free[: job.gpus])
-                running.append(RunningJob(job, state, folder, cores_of(state.gpus, gpus)))
+                running.append(RunningJob(job.with_engines(), state, folder, cores_of(state.gpus, gpus)))
             else:
                 time.sleep(_POLL_SECONDS)
             write_states(folder, states)

@@ -47,6 +47,41 @@ def test_two_run_beside_each_other_and_one_that_needs_both_waits(tmp_path: Path)
     assert [row["state"] for row in written] == ["ended"] * 3
 
 
+def test_of_a_trial_some_share_a_gpu(tmp_path: Path) -> None:
+    last = tmp_path / "c/begin"
+    jobs = [program("a", last), program("b", last), program("c")]
+    states = run(jobs, tmp_path, 1, 120.0, slots=3)
+    assert [(s.state, s.gpus, s.exit_code) for s in states] == [("ended", (0,), 0)] * 3
+
+
+def test_a_job_takes_the_gpu_that_the_fewest_share(tmp_path: Path) -> None:
+    last = tmp_path / "d/begin"
+    jobs = [program("both", last, gpus=2), program("a", last), program("b", last), program("d")]
+    both_gpus, a, b, d = run(jobs, tmp_path, 2, 120.0, slots=3)
+    assert both_gpus.gpus == (0, 1)
+    assert [a.gpus, b.gpus, d.gpus] == [(0,), (1,), (0,)]
+
+
+def test_a_trial_has_one_engine_and_counts_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def keep(jobs: list[Job], *_: object) -> list[gpu_queue.JobState]:
+        asked.extend(job.with_engines().command for job in jobs)
+        return []
+
+    monkeypatch.setattr(gpu_queue, "run", keep)
+    monkeypatch.setattr(gpu_queue, "count_gpus", lambda: 1)
+    name = "ab-llama-3.1-8b-fp8-layer"
+    for more in ([], ["--trial"]):
+        monkeypatch.setattr(sys, "argv", ["gpu_queue", str(tmp_path), "--jobs", name, *more])
+        assert gpu_queue.main() == 1
+    timed, trial = asked
+    assert "--options=--at-once --no-record" in timed
+    assert "--options=--mode one --no-record --time-anyway" in trial
+
+
 @pytest.mark.slow
 def test_one_that_hangs_is_ended_and_the_next_runs(tmp_path: Path) -> None:
     jobs = [program("hangs", tmp_path / "never", seconds=2.0), program("next")]
