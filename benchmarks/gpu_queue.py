@@ -31,9 +31,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 _SMALL_CACHE = "--kv-cache-memory-bytes 2147483648 --gpu-memory-utilization 0.08"
-_APART, _TOGETHER = "--at-once --no-record", "--mode one --no-record --time-anyway"
+_APART = "--at-once --no-record"
+_TOGETHER = "--mode one --no-record --time-anyway --seconds 1"
 """Engines of each side, or one that has both."""
-_TRIALS = 3  # that share a GPU
+_TRIALS = 2  # that share a GPU
 _POLL_SECONDS = 0.2
 _END_SECONDS = 10.0  # to write what is there, once it was asked to end
 
@@ -164,7 +165,9 @@ def run(
             if waiting and waiting[0][0].gpus <= len(free):
                 job, state = waiting.pop(0)
                 state.gpus = tuple(free[: job.gpus])
-                running.append(RunningJob(job.with_engines(), state, folder, cores_of(state.gpus, gpus)))
+                running.append(
+                    RunningJob(job.with_engines(), state, folder, cores_of(state.gpus, gpus))
+                )
             else:
                 time.sleep(_POLL_SECONDS)
             write_states(folder, states)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from spark_prof.kernels.formats import GlobalScale, QuantizedWeight
+from spark_prof.kernels.formats import GlobalScale, QuantizedWeight, TwoStacks
 from spark_prof.kernels.kernel_error import KernelError, MissingInstructionError
 
 Format = Literal["nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"]
@@ -78,8 +78,8 @@ class ExpertsLayer:
 
     name: str  # the module's path
     # [E, 2I, H], the rows of gate before those of up; [E, I, H] where there is no gate.
-    gate_up: QuantizedWeight | torch.Tensor
-    down: QuantizedWeight | torch.Tensor  # [E, H, I]
+    gate_up: QuantizedWeight | torch.Tensor | TwoStacks
+    down: QuantizedWeight | torch.Tensor | TwoStacks  # [E, H, I]
     gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] or [E, I] in the same order, or None
     down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
     activation: Activation  # what joins gate and up

@@ -500,5 +500,42 @@ class Int4Groups(_FourBit):
         return ((codes - zeros) * scales).to(dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class TwoStacks:
+    """Matrices in bfloat16 in two places, those of `second` numbered behind those of `first`."""
+
+    first: torch.Tensor  # [E, N, K]
+    second: torch.Tensor  # [S, N, K]
+
+    def __post_init__(self) -> None:
+        if self.first.shape[1:] != self.second.shape[1:] or self.first.ndim != 3:
+            raise KernelError(
+                f"stacks of {tuple(self.first.shape)} and {tuple(self.second.shape)} do not go "
+                "together: their matrices have one shape"
+            )
+        if self.first.device != self.second.device:
+            raise KernelError(f"stacks on {self.first.device} and on {self.second.device}")
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of both as one: [E + S, N, K]."""
+        count, rows, columns = self.first.shape
+        return torch.Size((count + len(self.second), rows, columns))
+
+    @property
+    def device(self) -> torch.device:
+        """Of both."""
+        return self.first.device
+
+    def matrix(self, number: int) -> torch.Tensor:
+        """One of them, by its number."""
+        count = len(self.first)
+        return self.first[number] if number < count else self.second[number - count]
+
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values of all, one behind the other."""
+        return torch.cat([self.first, self.second]).to(dtype)
+
+
 QuantizedWeight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | Fp8Blocks | Int4Groups
 """A matrix [N, K] or, but for INT4, a stack of matrices [E, N, K]."""

@@ -24,6 +24,7 @@ from spark_prof.kernels.formats import (
     MxFp4,
     NvFp4,
     QuantizedWeight,
+    TwoStacks,
 )
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
@@ -35,7 +36,13 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import STACK, PackedLinear, kernel_code, pack_rows
+from spark_prof.kernels.pack import (
+    STACK,
+    PackedLinear,
+    kernel_code,
+    pack_rows,
+    pack_two_stacks,
+)
 from spark_prof.kernels.routing import Routing, routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -98,6 +105,7 @@ class PackedExperts:
     # E matrices of 2I x H, eight rows of gate and eight of up by turns; of I x H without a gate.
     gate_up: PackedLinear
     down: PackedLinear
+    apart: int  # the first of the experts that do not lie behind the others, or E
     gate_up_bias: torch.Tensor | None  # bfloat16 in the order of the packed rows, or None
     down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
 
@@ -105,8 +113,8 @@ class PackedExperts:
 def pack_experts(
     # [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them by
     # turns, see `formats.deinterleave_gate_up`. [E, I, H] where the activation has no gate.
-    gate_up: QuantizedWeight | torch.Tensor,
-    down: QuantizedWeight | torch.Tensor,  # [E, H, I], in the same format
+    gate_up: QuantizedWeight | torch.Tensor | TwoStacks,
+    down: QuantizedWeight | torch.Tensor | TwoStacks,  # [E, H, I], in the same format
     gate_up_bias: torch.Tensor | None,  # bfloat16, in the order of `gate_up`
     down_bias: torch.Tensor | None,  # bfloat16 [E, H]
     activation: Activation,
@@ -132,11 +140,18 @@ def pack_experts(
             gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
     if down_bias is not None:
         check_operand("down_bias", down_bias, (count, hidden), device)
-    by_turns = gate_and_up_by_turns(gate_up) if gated else gate_up
+    if isinstance(gate_up, TwoStacks) and isinstance(down, TwoStacks):
+        apart = len(gate_up.first)
+        packed = pack_two_stacks(gate_up), pack_two_stacks(down)
+        if len(down.first) != apart:
+            raise KernelError("of gate_up and down others lie apart")
+    else:
+        assert not isinstance(gate_up, TwoStacks) and not isinstance(down, TwoStacks)  # noqa: PT018
+        apart = count
+        packed = pack_rows(gate_and_up_by_turns(gate_up) if gated else gate_up), pack_rows(down)
     return PackedExperts(
-        count, hidden, intermediate, activation,
-        pack_rows(by_turns), pack_rows(down), gate_up_bias, down_bias,
-    )  # fmt: skip
+        count, hidden, intermediate, activation, *packed, apart, gate_up_bias, down_bias
+    )
 
 
 def gate_and_up_by_turns(
@@ -321,6 +336,7 @@ def after_routing(
             x.stride(0) if tokens > 1 else 0,
             float(activation.alpha),
             float(activation.limit),
+            experts.apart,
         ),
         dependent=True,
     )
@@ -338,6 +354,7 @@ def after_routing(
             tokens,
             choices,
             experts.hidden // 16,
+            experts.apart,
         ),
         dependent=True,
     )

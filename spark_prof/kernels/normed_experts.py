@@ -148,7 +148,9 @@ def normed_experts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the experts make of the norm of x + residual, and that sum, both bfloat16 [M, H]."""
     normed, stream, routing = norm_and_route(x, residual, router)
-    config = config or default_config(experts.hidden, len(x), multiprocessors(x.device))
+    if config is None:
+        form = experts.gate_up.format
+        config = default_config(experts.hidden, len(x), multiprocessors(x.device), form)
     return after_routing(normed, routing, experts, torch.empty_like(normed), config), stream
 
 

@@ -12,12 +12,20 @@ rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, Int4Groups, MxFp4, NvFp4, QuantizedWeight
+from spark_prof.kernels.formats import (
+    Fp8Blocks,
+    Fp8Rows,
+    Int4Groups,
+    MxFp4,
+    NvFp4,
+    QuantizedWeight,
+    TwoStacks,
+)
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import token_tiles
 from spark_prof.kernels.runtime.code import KernelCode
@@ -119,7 +127,8 @@ class PackedLinear:
     rows: int  # N, the features that come out, of one matrix
     columns: int
     weights: torch.Tensor  # uint8, the codes
-    scales: torch.Tensor  # uint8, the block scales; empty where there are none
+    # uint8, the block scales; of bf16 the matrices that lie apart, or empty.
+    scales: torch.Tensor
     row_scale: torch.Tensor  # float32 [matrices * N rounded up to 16]; empty for bf16
 
     @property
@@ -179,6 +188,12 @@ def _in_place(weight: torch.Tensor) -> PackedLinear:
     return PackedLinear(
         "bf16", rows, columns, codes, codes[:0], torch.empty(0, device=codes.device)
     )
+
+
+def pack_two_stacks(weights: TwoStacks) -> PackedLinear:
+    """Bfloat16 matrices as they are; those that lie apart in the place of scales."""
+    first, second = (_in_place(stack) for stack in (weights.first, weights.second))
+    return replace(first, scales=second.weights)
 
 
 def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:

@@ -22,6 +22,7 @@ from spark_prof.kernels.candidate import (
 )
 from spark_prof.kernels.dense import LinearConfig, choose_linear, default_config, dense_code, linear
 from spark_prof.kernels.dispatch import Config, DispatchChoice
+from spark_prof.kernels.formats import TwoStacks
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import (
     MoeConfig,
@@ -224,9 +225,7 @@ def _packed_experts(
 ) -> tuple[PackedExperts, dict[int, MoeConfig], list[KernelCode]]:
     """Experts, a configuration for each number of tokens, and what has to be compiled."""
     gate_up, down, router = layer.gate_up, layer.down, layer.router
-    if isinstance(gate_up, torch.Tensor) and router.always:
-        raise KernelError("its BF16 experts and shared expert lie apart: they would be copied")
-    if isinstance(gate_up, torch.Tensor) and not layer.stays:
+    if isinstance(gate_up, torch.Tensor | TwoStacks) and not layer.stays:
         raise KernelError(
             "vLLM lays the BF16 experts of this layer out anew, for which a second copy would be"
             " needed; give --moe-backend triton"
@@ -256,8 +255,9 @@ def _experts(
     size = f"{packed.count} experts, {packed.gate_up.rows} x {packed.hidden}"
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
     biases = (packed.gate_up_bias, packed.down_bias)
-    in_place = packed.gate_up.format == "bf16"
-    memory = more + (0 if in_place else packed.gate_up.bytes + packed.down.bytes)
+    parts = packed.gate_up, packed.down
+    in_place = packed.gate_up.format == "bf16"  # but for what lies apart, which is a copy
+    memory = more + sum(part.scales.nbytes if in_place else part.bytes for part in parts)
     memory += sum(bias.nbytes for bias in biases if bias is not None)
     return Replacement(run, LARGEST_BATCH, "kept", memory, line, _fits(configs))
 

@@ -26,6 +26,7 @@ from spark_prof.kernels.formats import (
     MxFp4,
     NvFp4,
     QuantizedWeight,
+    TwoStacks,
     pack_nibbles,
 )
 from spark_prof.kernels.kernel_error import KernelError
@@ -463,11 +464,11 @@ def _split_columns(part: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _stacked(
-    experts: QuantizedWeight | torch.Tensor,
+    experts: QuantizedWeight | torch.Tensor | TwoStacks,
     shared: QuantizedWeight | torch.Tensor,
     split: Callable[[torch.Tensor], torch.Tensor],
-) -> QuantizedWeight | torch.Tensor:
-    """Experts and, behind them, those that a matrix is split into."""
+) -> QuantizedWeight | TwoStacks:
+    """Experts and, behind them, those that a matrix is split into; BF16 experts stay in place."""
 
     def both(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         kind = one.dtype
@@ -476,7 +477,7 @@ def _stacked(
         return torch.cat([one, split(other)]).contiguous().view(kind)
 
     if isinstance(experts, torch.Tensor) and isinstance(shared, torch.Tensor):
-        return both(experts, shared)
+        return TwoStacks(experts, split(shared).contiguous())
     if isinstance(experts, MxFp4) and isinstance(shared, MxFp4):
         return MxFp4(both(experts.packed, shared.packed), both(experts.scales, shared.scales))
     if not (isinstance(experts, NvFp4) and isinstance(shared, NvFp4)):

@@ -7,6 +7,7 @@ dictionaries that hold one content for each side, so that switching a side is al
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 import weakref
 from collections import Counter, UserDict
@@ -22,9 +23,13 @@ HOLDERS = (
 )
 """Module, class and attribute of everything in vLLM 0.24 to 0.33 that keeps graphs by size."""
 
+_WORKSPACE = "vllm.v1.worker.workspace"
+"""Of what kernels keep between steps; vLLM locks it at the end of each capture."""
+
 _MARK = "_spark_prof_by_side"
 
 _ALL: weakref.WeakSet[BySide] = weakref.WeakSet()
+_SCRATCH: list[Any] = []  # which earlier graphs write to; a later capture may put another in place
 
 
 class BySide(UserDict[Any, Any]):
@@ -97,6 +102,7 @@ def capture_every_side(
     total: Any = None
     for side in SIDES.names:
         SIDES.switch(side)
+        open_workspace()
         begin = time.perf_counter()
         try:
             size = capture(*arguments, **named)
@@ -108,3 +114,17 @@ def capture_every_side(
             SIDES.switch(first)
         total = size if total is None else total + size
     return total
+
+
+def open_workspace() -> None:
+    """Lets a further capture allocate what kernels keep, beside what earlier graphs use.
+
+    From vLLM 0.33 on, Marlin's locks are allocated for each stream, and every capture has its own.
+    """
+    module = sys.modules.get(_WORKSPACE)
+    if module is None or not module.is_workspace_manager_initialized():
+        return
+    manager = module.current_workspace_manager()
+    if manager.is_locked():
+        _SCRATCH.extend(part for part in manager._current_workspaces if part is not None)
+        module.unlock_workspace()

@@ -79,7 +79,7 @@ def test_a_trial_has_one_engine_and_counts_no_time(
         assert gpu_queue.main() == 1
     timed, trial = asked
     assert "--options=--at-once --no-record" in timed
-    assert "--options=--mode one --no-record --time-anyway" in trial
+    assert "--options=--mode one --no-record --time-anyway --seconds 1" in trial
 
 
 @pytest.mark.slow

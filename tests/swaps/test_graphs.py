@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spark_prof.swaps import sided_graphs
 from spark_prof.swaps.sided_graphs import HOLDERS, BySide, capture_every_side, keep_graphs_by_side
 from spark_prof.swaps.swap_settings import SIDES
 
@@ -48,6 +49,35 @@ def test_every_side_is_captured_and_the_first_is_active_afterwards() -> None:
     assert SIDES.active == "a"
     assert set(seconds) == {"a", "b", "a2"}
     assert all(value >= 0 for value in seconds.values())
+
+
+def test_each_capture_may_keep_what_it_needs_and_takes_nothing_from_earlier_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Marlin does, whose locks are allocated for the stream of a capture."""
+    torch = pytest.importorskip("torch")
+    workspace = pytest.importorskip("vllm.v1.worker.workspace")
+    kept: list[Any] = []
+    monkeypatch.setattr(sided_graphs, "_SCRATCH", kept)
+    monkeypatch.setattr(workspace, "_manager", None)
+    assert capture_every_side({}, pytest.fail, lambda: 1) == 3, "an engine that has none"
+    workspace.init_workspace_manager(torch.device("cpu"))
+    manager = workspace.current_workspace_manager()
+    written: list[int] = []
+
+    def capture() -> int:
+        # As where a later side needs more; vLLM gives the memory back before it allocates.
+        manager._current_workspaces[0] = None
+        manager._current_workspaces[0] = torch.zeros(1024 * (1 + len(written)))
+        written.append(manager._current_workspaces[0].data_ptr())
+        manager.get_persistent(("locks", SIDES.active), (4,), torch.int32, zero_init=True)
+        workspace.lock_workspace()
+        return 1
+
+    assert capture_every_side({}, pytest.fail, capture) == 3
+    assert manager.is_locked()
+    assert [part.data_ptr() for part in kept] == written[:-1]
+    assert len(set(written)) == len(written)
 
 
 def test_a_side_that_cannot_be_captured_is_named() -> None:

@@ -23,7 +23,9 @@ from spark_prof.kernels.candidate import (
 )
 from spark_prof.kernels.check.inputs import Weight, decode, make_weight
 from spark_prof.kernels.check.oracles import normed_experts_oracle
+from spark_prof.kernels.formats import TwoStacks
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.moe import pack_experts
 from spark_prof.swaps import live_weights
 from spark_prof.swaps.build import build_all
 from spark_prof.swaps.builders import build_kept
@@ -102,15 +104,35 @@ def test_another_shared_expert_is_refused(
 
 
 def test_bf16_experts_are_not_copied_for_a_shared_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = add_shared(experts("bf16"), shared_mlp("bf16", monkeypatch)[0])
+    layer = experts("bf16")
+    joined = add_shared(layer, shared_mlp("bf16", monkeypatch)[0])
+    packed = pack_experts(joined.gate_up, joined.down, None, None, joined.activation)
+    assert packed.apart == COUNT
+    assert packed.count == COUNT + SHARED
+    for part, routed in ((packed.gate_up, layer.gate_up), (packed.down, layer.down)):
+        assert isinstance(routed, torch.Tensor)
+        assert part.weights.data_ptr() == routed.data_ptr()
+        assert part.scales.nbytes == routed.nbytes // COUNT * SHARED
     gate = LinearLayer("", "router", torch.zeros(COUNT, WIDTH).bfloat16())
     norm = NormLayer("", torch.ones(WIDTH), 1e-5)
-    with pytest.raises(KernelError, match="they would be copied"):
-        build_kept(NormedExpertsLayer("", norm, gate, None, joined), insist=True)
+    built = build_kept(NormedExpertsLayer("", norm, gate, None, joined), insist=True)
+    copied = packed.gate_up.scales.nbytes + packed.down.scales.nbytes
+    assert copied <= built.bytes < copied + 4096
+
+
+def test_stacks_that_do_not_go_together_are_refused() -> None:
+    one = torch.zeros(2, 16, 16).bfloat16()
+    with pytest.raises(KernelError, match="have one shape"):
+        TwoStacks(one, torch.zeros(1, 16, 32).bfloat16())
+    with pytest.raises(KernelError, match="others lie apart"):
+        pack_experts(
+            TwoStacks(torch.zeros(2, 32, 16).bfloat16(), torch.zeros(1, 32, 16).bfloat16()),
+            TwoStacks(one[:1], one), None, None, Activation("silu"),
+        )  # fmt: skip
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
-@each_row("kind", ["nvfp4", "mxfp4"])
+@each_row("kind", ["nvfp4", "mxfp4", "bf16"])
 @each_row("gated", [False, True])
 def test_a_shared_expert_is_added_to_the_chosen_ones(
     kind: Any, gated: bool, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import torch
 from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, RouterLayer
 from spark_prof.kernels.check.inputs import Weight, decode, part_of
-from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, GlobalScale, MxFp4, NvFp4, TwoStacks
 
 _SLICE_ELEMENTS = 1 << 26
 """Decoded at once: in float64 that takes a dozen times the memory."""
@@ -79,6 +79,8 @@ def stored_bytes(weight: Weight) -> int:
     """Of codes and scales."""
     if isinstance(weight, torch.Tensor):
         return int(weight.nbytes)
+    if isinstance(weight, TwoStacks):
+        return int(weight.first.nbytes + weight.second.nbytes)
     codes = weight.values if isinstance(weight, Fp8Rows | Fp8Blocks) else weight.packed
     return int(codes.nbytes + weight.scales.nbytes)
 

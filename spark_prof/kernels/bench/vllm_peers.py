@@ -146,6 +146,7 @@ def marlin(weight: Weight, copies: int) -> Multiply:
             prepare_fp4_layer_for_marlin,
         )
 
+        assert isinstance(weight, NvFp4 | MxFp4)
         prepared = _dense_layer(weight.packed, weight.scales, weight.shape)
         if isinstance(weight, NvFp4):
             # vLLM turns compressed-tensors' divisors round when it reads them.

@@ -28,6 +28,7 @@ from spark_prof.kernels.formats import (
     MxFp4,
     NvFp4,
     QuantizedWeight,
+    TwoStacks,
     pack_nibbles,
 )
 
@@ -126,7 +127,7 @@ def _laid_out(values: torch.Tensor, layout: Layout) -> torch.Tensor:
     return values
 
 
-Weight: TypeAlias = QuantizedWeight | torch.Tensor
+Weight: TypeAlias = QuantizedWeight | torch.Tensor | TwoStacks
 """A matrix [N, K] or a stack of matrices; a tensor is one in bfloat16."""
 
 
@@ -195,6 +196,9 @@ def part_of(weight: Weight, part: slice | int) -> Weight:
     """Some rows of a matrix, or a matrix of a stack by its number."""
     if isinstance(weight, torch.Tensor):
         return weight[part]
+    if isinstance(weight, TwoStacks):
+        assert isinstance(part, int), "rows are of one matrix"
+        return weight.matrix(part)
     if isinstance(weight, Fp8Rows):
         return Fp8Rows(weight.values[part], weight.scales[part])
     if isinstance(weight, Fp8Blocks):

@@ -3,6 +3,7 @@
 // A block makes 16 rows of the result for all tokens: its warps share out the units of all active
 // experts in equal runs. A warp adds up in its own corner of shared memory what its experts give to
 // each token, and the corners are added in a fixed order, so nothing depends on who comes first.
+// `apart` is as of gate_up.cu.
 #include "plan.cuh"
 #include "weights.cuh"
 
@@ -12,7 +13,7 @@ SHARED float totals[WARPS][TOKENS][16];
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 down(const u16* hidden, const u8* weights, const u8* scales, const float* row_scale,
      const u16* bias, const Plan* plan, const float* choice_weight, u16* out, int tokens,
-     int choices, int stacks) {
+     int choices, int stacks, int apart) {
     const int group = lane_id() >> 2, member = lane_id() & 3;
     const int stack = blockIdx.x;
     // The plan and its weights are older than the kernel before, which has waited for them.
@@ -42,7 +43,7 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
     };
     auto turn_to = [&](int active) {
         const long long place = 1ll * plan_expert[active] * stacks + stack;
-        ahead_weights = weights + place * WEIGHT_STRIDE;
+        ahead_weights = stack_at(weights, scales, place, 1ll * apart * stacks);
         ahead_scales = scales + place * SCALE_STRIDE;
         ahead_scale[0] = FORMAT == BF16 ? 1.f : row_scale[place * 16 + group];
         ahead_scale[1] = FORMAT == BF16 ? 1.f : row_scale[place * 16 + group + 8];

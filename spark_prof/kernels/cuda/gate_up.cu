@@ -3,7 +3,8 @@
 // A stack of 16 rows is eight of gate and the same eight of up, so that a lane holds both of what
 // the activation joins; without a gate it is 16 rows of up. Blocks go through all stacks of all
 // active experts, and load weights and activations ahead across their borders; for the rest see
-// split.cuh. BF16 is read where the model has it, all rows of an expert's gate before those of up.
+// split.cuh. BF16 is read where the model has it, all rows of an expert's gate before those of up;
+// its experts from `apart` on are not behind the others, but where `scales` points to.
 // ACTIVATION: 0 SiLU, 1 gpt-oss's SwiGLU, 2 the square of what is above 0, without a gate.
 #include "plan.cuh"
 #include "split.cuh"
@@ -45,7 +46,7 @@ INLINE float square_above_0(float up) {
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,
         const Plan* plan, u16* hidden, int tokens, int choices, int stacks, int x_stride,
-        float alpha, float limit) {
+        float alpha, float limit, int apart) {
     const int group = lane_id() >> 2, member = lane_id() & 3;
     const int own = warp_id() / SPLIT, split = warp_id() % SPLIT;
     const int groups = (stacks + STACKS - 1) / STACKS, step = gridDim.x;
@@ -63,7 +64,7 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     };
     // place: of a stack among all experts'. No pointers are kept, which would take more registers.
     auto load_unit = [&](Unit& into, int place, int back, int unit) {
-        load_weights(into, weights + 1ll * place * WEIGHT_STRIDE - back * (16ll * COLUMNS),
+        load_weights(into, stack_at(weights, scales, place, apart * stacks) - back * (16ll * COLUMNS),
                      scales + 1ll * place * SCALE_STRIDE, unit, eighth);
     };
     Unit ring[DEPTH];

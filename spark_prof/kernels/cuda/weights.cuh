@@ -46,6 +46,14 @@ struct Activations {
     uint4 x[4];
 };
 
+// Where 16 rows begin, by their place among those of all matrices. Of BF16 those from a border on
+// lie elsewhere.
+INLINE const u8* stack_at(const u8* weights, const u8* elsewhere, long long place,
+                          long long border) {
+    const bool there = FORMAT == BF16 && place >= border;
+    return (there ? elsewhere : weights) + (there ? place - border : place) * WEIGHT_STRIDE;
+}
+
 INLINE bool has_one_tile(int unit) { return TILES % 2 && unit == UNITS - 1; }
 
 // Whether a part of a unit, 32 columns of which a lane has those from `column` on, is of the matrix.
