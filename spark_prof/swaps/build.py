@@ -6,6 +6,7 @@ They are built while the model's weights still are the checkpoint's.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -115,13 +116,19 @@ class BuiltReplacement:
 def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[BuiltReplacement]:
     """Builds what the sides ask for, in every place of a torch.nn.Module that fits.
 
-    Its weights are loaded but not laid out anew.
+    Its weights are loaded but not laid out anew. What the slot `layer` replaces on a side is not
+    built once more for another of its slots.
     """
     swapped = []
     earlier: set[Swap] = set()
+    inside: dict[str, tuple[str, ...]] = defaultdict(tuple)  # by side, paths that `layer` replaces
     for point in find_points(model):
         swaps_here = {
-            side: swap for side, swaps in sides.items() for swap in swaps if swap.slot == point.slot
+            side: swap
+            for side, swaps in sides.items()
+            for swap in swaps
+            if swap.slot == point.slot
+            and (swap.slot == "layer" or not f"{point.name}.".startswith(inside[side]))
         }
         # Where the process ends in a builder, the log's last line says in which.
         for swap in {*swaps_here.values()} - earlier:
@@ -130,8 +137,19 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[BuiltRe
         if swaps_here:
             built = {swap: _built(point, swap) for swap in dict.fromkeys(swaps_here.values())}
             choices = {side: built[swap] for side, swap in swaps_here.items()}
+            for side, choice in choices.items():
+                if point.slot == "layer" and choice.replacement is not None:
+                    inside[side] += (f"{replaced_by(point.kind, point.name)}.",)
             swapped.append(BuiltReplacement(point, swaps_here, choices))
     return swapped
+
+
+def replaced_by(part: Kind, path: str) -> str:
+    """The path of the module whose matrices and experts a part of a decoder layer replaces.
+
+    replaced_by("normed experts", "layers.0.mlp.experts") == "layers.0.mlp"
+    """
+    return path.removesuffix(".experts") if part == "normed experts" else path
 
 
 def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:

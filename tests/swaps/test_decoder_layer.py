@@ -411,10 +411,10 @@ def test_attention_is_read(window: tuple[int, int], tokens: int) -> None:
     assert torch.equal(found.cos_sin, layer.attn.rotary_emb.cos_sin_cache.bfloat16().float())
 
 
-def test_slots_that_a_layer_has_in_it_are_refused_beside_it() -> None:
-    with pytest.raises(CommandError, match="layer has qkv and moe in it"):
-        parse_swaps("layer=spark_prof,moe=spark_prof,qkv=spark_prof,o=spark_prof")
-    assert len(parse_swaps("layer=spark_prof,o=spark_prof,lm_head=spark_prof")) == 3
+def test_norms_are_refused_beside_layers_that_have_them() -> None:
+    with pytest.raises(CommandError, match="layer has norm in it"):
+        parse_swaps("layer=spark_prof,norm=spark_prof,o=spark_prof")
+    assert len(parse_swaps("layer=spark_prof,qkv=spark_prof,moe=spark_prof,o=spark_prof")) == 4
 
 
 @each_row(

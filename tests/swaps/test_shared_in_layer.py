@@ -26,8 +26,8 @@ from spark_prof.kernels.check.oracles import normed_experts_oracle
 from spark_prof.kernels.formats import TwoStacks
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import pack_experts
-from spark_prof.swaps import live_weights
-from spark_prof.swaps.build import build_all
+from spark_prof.swaps import build, live_weights
+from spark_prof.swaps.build import SwapPoint, build_all
 from spark_prof.swaps.builders import build_kept
 from spark_prof.swaps.decoder_layer import parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement
@@ -223,6 +223,42 @@ def test_layers_with_another_attention_are_insisted_on() -> None:
     assert "none is attention was not measured" in place.choices["b"].why
     [place] = build_all(model, {"b": (Swap("layer", "spark_prof!"),)})
     assert "measured" not in place.choices["b"].why
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_a_layer_replaces_is_not_built_once_more(
+    fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it leaves to vLLM is: projections of another attention, experts that it does not fit."""
+    names = {
+        "layer": ["layers.1.mlp.experts"],
+        "qkv": ["layers.1.self_attn.q_proj"],
+        "o": ["layers.1.self_attn.o_proj"],
+        "mlp": ["layers.1.mlp.shared_experts.gate_up_proj", "layers.10.mlp.gate_up_proj"],
+        "router": ["layers.1.mlp.gate"],
+        "moe": ["layers.1.mlp.experts"],
+    }
+    points = [
+        SwapPoint(slot, name, None, "normed experts" if slot == "layer" else "matrix")
+        for slot, paths in names.items()
+        for name in paths
+    ]
+
+    def built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
+        there = fits or point.slot != "layer"
+        replacement = Replacement(lambda *_: None, 16, "kept") if there else None
+        return GuardedReplacement(point.name, swap.kernel, replacement)
+
+    monkeypatch.setattr(build, "find_points", lambda _: iter(points))
+    monkeypatch.setattr(build, "_built", built)
+    swaps = tuple(Swap(slot, "spark_prof") for slot in names)
+    without = tuple(swap for swap in swaps if swap.slot != "layer")
+    places = build_all(None, {"a": without, "b": swaps})
+    of = {side: [p.point.name for p in places if side in p.choices] for side in "ab"}
+    assert of["a"] == [name for slot, paths in names.items() if slot != "layer" for name in paths]
+    inside = [name for name in of["a"] if name.startswith("layers.1.mlp.")] if fits else []
+    assert of["b"] == names["layer"] + [name for name in of["a"] if name not in inside]
+    assert len(places) == len(points)
 
 
 def test_a_shared_expert_that_each_rank_has_whole_is_refused(
