@@ -40,8 +40,6 @@ HYBRID = f"{EVERY},mlp=spark_prof!"
 BLOCKS = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "mlp", "lm_head"))
 TRITON_GDN = ("--additional-config", '{"gdn_prefill_backend": "triton"}')
 """Prompts by Triton's gated delta rule, which needs no FlashInfer."""
-NGRAMS = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
-"""Drafts without a drafter's weights: with them steps have up to 4 tokens a request."""
 TRAINED = ROOT / "tests/data/small-moe"
 TEXT = ("--text", str(TRAINED / "held-out.txt"), "--gate-tokens", "384", "--no-record")
 """Of the trained model: 512 tokens a request with the 128 of its prompt, a window of that text."""
@@ -87,9 +85,9 @@ def faulty(name: str, ends: int = 0, live: bool = True, model: str = "gpt-oss-20
     return Case(model, f"moe={FAULTY}:{name}", layers=4, ends=ends, live=live)
 
 
-def trained(model: str, b: str = EVERY, *engine: str) -> Case:
+def trained(model: str, b: str = EVERY) -> Case:
     """Every kernel forced into the trained model, which is too small to gain by them."""
-    return Case(model, b, ((1, 0.0), (8, 0.0)), engine=engine)
+    return Case(model, b, ((1, 0.0), (8, 0.0)))
 
 
 CASES = {
@@ -144,9 +142,6 @@ CASES = {
     "small-moe-fp8": trained("small-moe-fp8"),
     "small-moe-nvfp4-layer": trained("small-moe-nvfp4", EVERY_LAYER),
     "small-moe-mxfp4-layer": trained("small-moe-mxfp4", EVERY_LAYER),
-    "small-moe-nvfp4-layer-drafts": trained(
-        "small-moe-nvfp4", EVERY_LAYER, "--speculative-config", NGRAMS
-    ),
     "small-moe-doubled-scale": faulty("doubled_scale", ends=1, model="small-moe-nvfp4"),
     "small-moe-swapped-expert": faulty("swapped_expert", ends=1, model="small-moe-mxfp4"),
 }

@@ -95,7 +95,7 @@ JOBS = (
     ab("deepseek-v2-lite-layer", 360),
     ab("gpt-oss-20b-layer", 360),
     ab("small-moe-nvfp4-layer", 240),
-    ab("small-moe-nvfp4-layer-drafts", 240),
+    Job("drafts-agree", (PYTHON, "benchmarks/drafts_agree.py", "{out}"), 240),
     ab("small-moe-mxfp4-layer", 240),
     ab("nemotron-3-nano-fp8", 360),
     ab("qwen3-next-80b-a3b-nvfp4-layer", 360),
