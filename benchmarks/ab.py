@@ -37,7 +37,7 @@ EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o",
 EVERY_LAYER = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "lm_head"))
 HYBRID = f"{EVERY},mlp=spark_prof!"
 """Of models with Mamba or GDN layers and shared experts: no engine's time was measured."""
-BLOCKS = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "mlp", "lm_head"))
+BLOCKS = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "qkv", "o", "mlp", "lm_head"))
 TRITON_GDN = ("--additional-config", '{"gdn_prefill_backend": "triton"}')
 """Prompts by Triton's gated delta rule, which needs no FlashInfer."""
 TRAINED = ROOT / "tests/data/small-moe"
