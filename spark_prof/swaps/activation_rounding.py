@@ -26,7 +26,14 @@ KERNELS: dict[str, Rounded] = {
     **dict.fromkeys(_FP8.split(), "fp8"), **dict.fromkeys(_FP4.split(), "fp4"),
 }  # fmt: skip
 """vLLM's kernels for a matrix that round what they multiply, by their classes' names without
-`LinearKernel` or `Kernel` at the end; of versions 0.26 to 0.32."""
+`LinearKernel` or `Kernel` at the end; of versions 0.26 to 0.33."""
+
+HUMMING: dict[str, Rounded] = {"float8e4m3": "fp8", "float4e2m1": "fp4"}
+"""The same of Humming's kernels, by the `a_dtype` of their layer's config.
+
+Where a GPU has no product of what the scheme asks for, Humming takes another: of MXFP4 weights in
+vLLM 0.33 on Hopper E4M3, a scale for each token, also where the checkpoint has 16 bits.
+"""
 
 EXPERTS: dict[Any, Rounded] = {
     torch.float8_e4m3fn: "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4",
@@ -53,7 +60,11 @@ def _of_matrix(module: Any) -> Rounded:
         return ""  # some methods then decode their weights and multiply in 16 bits
     for holder in (getattr(module, "scheme", None), module.quant_method):
         for name in ("fp8_linear", "kernel"):
-            kind = type(getattr(holder, name, None)).__name__
+            kernel = getattr(holder, name, None)
+            config = getattr(kernel, "layer_config", None)
+            if rounding := HUMMING.get(str(getattr(config, "a_dtype", ""))):
+                return rounding
+            kind = type(kernel).__name__
             if rounding := KERNELS.get(kind.removesuffix("Kernel").removesuffix("Linear")):
                 return rounding
     return ""

@@ -107,6 +107,21 @@ def test_a_matrix_as_vllm_0_26_has_it(
     assert matrix(module) == ""
 
 
+@each_row(
+    ("dtype", "expected"),
+    [("float8e4m3", "fp8"), ("float4e2m1", "fp4"), ("bfloat16", ""), ("int8", "")],
+)
+def test_humming_says_itself_what_it_rounds_to(dtype: str, expected: str) -> None:
+    """As vLLM 0.33 has it: which one it is, is known once the weights are laid out."""
+    kernel = of_class("HummingMxFp4LinearKernel")
+    module = Linear(16, 16)
+    module.scheme = SimpleNamespace(kernel=kernel)
+    assert matrix(module) == ""
+    a_dtype = type("DataType", (), {"__str__": lambda _: dtype})()
+    kernel.layer_config = SimpleNamespace(a_dtype=a_dtype)
+    assert matrix(module) == expected
+
+
 def test_what_has_no_such_kernel_rounds_nothing() -> None:
     assert matrix(Linear(16, 16)) == ""
     assert rounded_by(SwapPoint("moe", "experts", Runner(), "experts")) == ""
