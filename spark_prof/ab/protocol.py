@@ -425,9 +425,8 @@ def run_two_engines(setting: AbRun) -> None:
     """Measures every shape in each engine, one engine after the other."""
     starts = _Starts(setting)
     count = setting.options.starts
-    sides: list[Literal["a", "b"]] = [
-        "a" if block.side == "a" else "b" for block in block_order(count // 4, SETTLE + 1)
-    ]
+    order = [block.side for block in block_order(max(count // 4, 1), SETTLE + 1)]
+    sides: list[Literal["a", "b"]] = ["a" if side == "a" else "b" for side in order[:count]]
     engines = Loading(setting, sides)
     if setting.options.at_once:
         setting.say(f"starting {count} engines at once")

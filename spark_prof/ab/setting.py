@@ -100,7 +100,7 @@ class Options:
     """That each request generates for the correctness gate; None for as many as make the gate's
     positions enough."""
     record: bool = True  # kernels of both sides are recorded, for where the gain comes from
-    starts: int = 4  # of engines, where the sides need one each; a multiple of four
+    starts: int = 4  # of engines, where the sides need one each; two, or a multiple of four
     timeout: float = 600.0
     """Seconds after which an engine that neither answers nor logs is given up."""
     time_anyway: bool = False  # times are taken after a failed gate, too; they do not count

@@ -62,7 +62,12 @@ class AbOptions:
     gate_tokens: run_options.GateTokens = None
     text: run_options.Text = None
     starts: Annotated[
-        int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
+        int,
+        typer.Option(
+            min=2,
+            help="Engines to start with --mode two; a multiple of 4, or 2 for a quick look, which "
+            "has no interval.",
+        ),
     ] = 4
     at_once: Annotated[
         bool,
@@ -111,8 +116,10 @@ def ab(chosen: AbOptions) -> int:
     from spark_prof.dashboards.ab_report import render_ab
     from spark_prof.redact import redacted
 
-    if chosen.starts % 4:
-        raise CommandError(f"--starts {chosen.starts}: give a multiple of 4, for the order A B B A")
+    if chosen.starts % 4 and chosen.starts != 2:
+        raise CommandError(
+            f"--starts {chosen.starts}: give a multiple of 4, for the order A B B A, or 2"
+        )
     folder = run_options.run_folder(
         "ab", chosen.out, chosen.text, "seconds", chosen.seconds, chosen.timeout
     )

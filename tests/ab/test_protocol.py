@@ -120,6 +120,17 @@ def test_two_engines_are_started_in_turns(tmp_path: Path) -> None:
     assert not list(done.folder.glob(".logits*"))
 
 
+def test_one_start_a_side_is_a_quick_look_without_an_interval(tmp_path: Path) -> None:
+    done = run(tmp_path, "--b", "FAKE_SIDE=b", "--starts", "2", *SMALL, model={"gain": 1.25})
+    assert done.code == 0, done.errors
+    logs = sorted(path.name for path in done.folder.glob("*.log"))
+    assert "".join(name.split("-")[2][0] for name in logs) == "ab"
+    for found in done.result.runs:
+        assert found.estimate.gain is None
+        assert "give each side two starts or more" in found.estimate.missing
+        assert found.estimate.a_us / found.estimate.b_us == pytest.approx(1.25, rel=0.01)
+
+
 @pytest.mark.slow
 def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
     """Every engine has answered its start before the first is measured; none is left behind."""
