@@ -3,7 +3,8 @@
 Jobs begin in the order of the table, each on as many GPUs as it needs, with its share of the
 cores. What a job prints is FOLDER/NAME.log, and what it writes lies in FOLDER/NAME;
 FOLDER/jobs.json says how each job stands, so that a run that is cut off still says what it did.
-A job that takes longer than its share is ended, and those that no longer fit do not begin.
+A job that takes longer than its share is ended. One for which less than a third of it is left does
+not begin.
 
 With --trial every comparison has one engine, and jobs share a GPU: that tells what fails and what
 is wrong, in a quarter of the time. Its times mean nothing.
@@ -35,6 +36,7 @@ _APART = "--at-once --no-record"
 _TOGETHER = "--mode one --no-record --time-anyway --seconds 1"
 """Engines of each side, or one that has both."""
 _TRIALS = 2  # that share a GPU
+_LEAST_SHARE = 0.3  # of its seconds must be left for a job to begin
 _POLL_SECONDS = 0.2
 _END_SECONDS = 10.0  # to write what is there, once it was asked to end
 
@@ -159,7 +161,8 @@ def run(
             taken = Counter(gpu for job in running for gpu in job.state.gpus)
             free = [gpu for gpu in sorted(range(gpus), key=taken.__getitem__) if taken[gpu] < slots]
             while waiting and (
-                waiting[0][0].gpus > gpus or time.monotonic() + waiting[0][0].seconds > until
+                waiting[0][0].gpus > gpus
+                or time.monotonic() + waiting[0][0].seconds * _LEAST_SHARE > until
             ):
                 waiting.pop(0)[1].state = "did not fit"
             if waiting and waiting[0][0].gpus <= len(free):

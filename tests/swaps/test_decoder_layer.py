@@ -303,10 +303,14 @@ def test_a_layer_with_an_mlp_of_another_class_has_no_parts() -> None:
     assert LayerModules.of(layer) is None
 
 
-def test_a_layer_without_experts_is_insisted_on() -> None:
+@pytest.mark.parametrize("fp8", [False, True])
+def test_a_layer_without_experts_is_insisted_on_unless_it_is_in_fp8(fp8: bool) -> None:
     model = nn.Module()
     model.layers = nn.ModuleList([LlamaDecoderLayer()])
-    for kernel, whys in (("spark_prof", {True}), ("spark_prof!", {False})):
+    if fp8:
+        stored = torch.zeros(8, 8).to(torch.float8_e4m3fn)
+        model.layers[0].mlp.gate_up_proj.weight = nn.Parameter(stored, requires_grad=False)
+    for kernel, whys in (("spark_prof", {not fp8}), ("spark_prof!", {False})):
         places = build_all(model, {"b": (Swap("layer", kernel),)})
         assert [place.point.name for place in places] == [
             f"layers.0.{path}" for path in ("self_attn.qkv_proj", "self_attn.attn", "mlp")

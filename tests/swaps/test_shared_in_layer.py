@@ -220,7 +220,7 @@ def test_layers_with_another_attention_are_insisted_on() -> None:
     model = nn.Module()
     model.layers = nn.ModuleList([DeepseekV2DecoderLayer()])
     [place] = build_all(model, {"b": (Swap("layer", "spark_prof"),)})
-    assert "none is attention was not measured" in place.choices["b"].why
+    assert "attention is vLLM's own was not measured" in place.choices["b"].why
     [place] = build_all(model, {"b": (Swap("layer", "spark_prof!"),)})
     assert "measured" not in place.choices["b"].why
 
