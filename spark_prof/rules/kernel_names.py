@@ -881,6 +881,13 @@ _GEMM = (
          " FloatingPointType<16u, 8u, 7u>, FloatingPointType<8u, 4u, 3u>, LayerConfig>(int*)",
          _TENSOR, precision="bf16", weights="fp4", gemm=True,
          arguments=r"FloatingPointType<16u?, 8u?, 7u?>, FloatingPointType<4u?, 2u?, 1u?>, "),
+    KernelRule("humming-fp8-fp4", r"(?:^|::)humming$",
+         "void humming<MmaOpClass, Shape<0u, 512u, 256u>, Shape<16u, 128u, 128u>, Shape<16u, 32u,"
+         " 128u>, Shape<0u, 0u, 0u>, FloatingPointType<8u, 4u, 3u>, FloatingPointType<4u, 2u, 1u>,"
+         " FloatingPointType<16u, 8u, 7u>, FloatingPointType<8u, 8u, 0u>, LayerConfig>(int*)",
+         _TENSOR, precision="fp8", weights="fp4", gemm=True,
+         arguments=r"Shape<[^>]*>, FloatingPointType<8u?, 4u?, 3u?>, "
+         r"FloatingPointType<4u?, 2u?, 1u?>, "),
     KernelRule("humming", r"(?:^|::)humming$",
          "void humming<MmaOpClass, Shape<0u, 768u, 2048u>, Shape<8u, 256u, 128u>, LayerConfig>"
          "(int*)", _TENSOR, gemm=True),

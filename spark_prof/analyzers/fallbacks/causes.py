@@ -37,7 +37,8 @@ _A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
 class Cause(NamedTuple):
     """A cause."""
 
-    # scheme, model, architecture, forced, disabled, order, install, refused, emulation or unknown
+    # scheme, model, architecture, forced, disabled, order, install, refused, emulation, rounds or
+    # unknown
     id: str
     why: str  # it in a sentence
     fix: str = ""  # what changes it; empty where nothing should be changed
@@ -72,6 +73,8 @@ def cause_of(
             )
         return None
     activations = next((w.activations for w in group.sources if w.activations), "")
+    if group.checkpoint_formats[1] == SIXTEEN_BIT and bits_of(activations) in (4, 8):
+        return _of_rounding(group, engine, activations)
     if activations != SIXTEEN_BIT or (bits_of(weights) or 16) >= 16:
         return None
     if group.checkpoint_formats[1] == SIXTEEN_BIT:
@@ -91,6 +94,18 @@ def cause_of(
             f"{engine.capability}",
         )
     return next(_avoidable(group, engine, statements))
+
+
+def _of_rounding(group: LayerGroup, engine: EngineSetup, activations: str) -> Cause:
+    """Of activations that the checkpoint leaves at 16 bits."""
+    marlin = backend_flag(group.kind, "marlin", engine.vllm)
+    family = next(source.family for source in group.sources if source.activations)
+    return Cause(
+        "rounds",
+        f"{family} rounds activations to {activations} before it multiplies them",
+        f"{marlin} keeps them at 16 bits",
+        (marlin,),
+    )
 
 
 def _with_flags(engine: EngineSetup, statements: Sequence[Statement]) -> EngineSetup:

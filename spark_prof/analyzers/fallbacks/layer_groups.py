@@ -154,18 +154,25 @@ def _group(component: str, method: str, kernel: str, formats: Formats, modules: 
 
 def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:
     times: dict[str, float] = {}
-    names: dict[str, str] = {}
+    first: dict[str, KernelRow] = {}
     for row in kernels:
         family = family_of_kernel(row.name) if row.component == component else ""
         if family and row.engine != "cuda-core":
             times[family] = times.get(family, 0.0) + row.us
-            names.setdefault(family, row.name)
+            first.setdefault(family, row)
     whole = sum(times.values())
     return [
-        EvidenceSource("trace", names[family], family, SIXTEEN_BIT if family == "Marlin" else "")
+        EvidenceSource("trace", first[family].name, family, _multiplied(family, first[family]))
         for family, us in sorted(times.items(), key=lambda item: -item[1])
         if us >= _ENOUGH * whole
     ]
+
+
+def _multiplied(family: str, row: KernelRow) -> str:
+    """The format of activations that a kernel's family or its name tells; empty where none does."""
+    if family == "Marlin" or (family == "Humming" and row.precision in ("bf16", "fp16")):
+        return SIXTEEN_BIT
+    return row.precision or "" if family == "Humming" else ""
 
 
 def format_of(name: str) -> str:

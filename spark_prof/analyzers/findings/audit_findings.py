@@ -209,6 +209,12 @@ _AUDIT_RULES: tuple[FindingRule[Audit], ...] = (
         ("forced",), lambda rows, _: not _is_emulated(rows),
         f"{{Names}} run {{executed}} because {{why}} asks for it. {_WORTH}",
         "{fix}, and compare."),
+    _of_cause("activations-rounded",
+        "layers whose checkpoint quantizes weights alone run with rounded activations",
+        ("rounds",), lambda *_: True,
+        "{Names} run {executed} on {kernels}, {asked}: {why}. Answers are not those of the "
+        "checkpoint's own scheme; prompts are faster by it.",
+        "{fix}; compare answers and times."),
     _of_cause("unquantized-layers", "layers that the checkpoint quantizes run unquantized",
         ("unquantized",), lambda *_: True, "{names}: {why}.", "{fix}."),
     _conflicts, _misleading, *SETUP, *LINES,

@@ -57,6 +57,43 @@ def test_a_native_kernel_needs_no_cause(tmp_path: Path) -> None:
     assert [w.who for w in found.witnesses] == ["engine", "trace"]
 
 
+MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+FLOATS = "FloatingPointType<{}, FloatingPointType<4u, 2u, 1u>, FloatingPointType<16u, 8u, 7u>, "
+HUMMING = "void humming<MmaOpClass, Shape<0u, 512u, 256u>, Shape<0u, 0u, 0u>, {}LayerConfig>(int*)"
+E4M3, BF16 = (HUMMING.format(FLOATS.format(a)) for a in ("8u, 4u, 3u>", "16u, 8u, 7u>"))
+
+
+@each_row(
+    ("kernel", "inputs", "executed", "cause"),
+    [
+        (E4M3, None, "W4A8 mxfp4", "rounds"),
+        (BF16, None, "W4A16 mxfp4", "scheme"),
+        (E4M3, {"num_bits": 8, "type": "float", "dynamic": True, "strategy": "token"},
+         "W4A8 mxfp4", ""),
+    ],
+)  # fmt: skip
+def test_activations_that_the_checkpoint_leaves_alone_and_the_kernel_rounds(
+    kernel: str, inputs: dict[str, object] | None, executed: str, cause: str, tmp_path: Path
+) -> None:
+    """As vLLM 0.33 runs weights in MXFP4 on Hopper, whatever the checkpoint says of activations."""
+    group = {"targets": ["Linear"], "weights": MXFP4, "input_activations": inputs}
+    quantized = {
+        "quant_method": "compressed-tensors",
+        "format": "mxfp4-pack-quantized",
+        "config_groups": {"group_0": group},
+    }
+    layer = module("HummingMxFp4LinearKernel", "CompressedTensorsLinearMethod")
+    given = facts(H100, {"quantization_config": quantized}, "0.33.0")
+    done = report(tmp_path, layer, kernel, given)
+    found = row(done)
+    assert (found.executed, found.cause, found.conflict) == (executed, cause, "")
+    findings = [each for each in done.findings if each.id == "activations-rounded"]
+    assert bool(findings) == (cause == "rounds")
+    if findings:
+        assert "although the checkpoint asks for W4A16 mxfp4" in findings[0].text
+        assert "--linear-backend marlin keeps them at 16 bits" in findings[0].fix
+
+
 @pytest.mark.slow
 @each_row(
     ("layer", "given", "lines", "cause", "words"),
