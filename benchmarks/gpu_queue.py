@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 _SMALL_CACHE = "--kv-cache-memory-bytes 2147483648 --gpu-memory-utilization 0.08"
 _APART = "--at-once --no-record"
-_TOGETHER = "--mode one --no-record --time-anyway --seconds 1"
+_TOGETHER = "--no-record --mode one --time-anyway --seconds 1"
 """Engines of each side, or one that has both."""
 _TRIALS = 2  # that share a GPU
 _LEAST_SHARE = 0.3  # of its seconds must be left for a job to begin
@@ -72,13 +72,22 @@ class JobState:
     exit_code: int | None = None
 
 
-def ab(case: str, seconds: float, gpus: int = 1) -> Job:
-    """One case of benchmarks/ab.py, both engines beside each other."""
+def ab(case: str, seconds: float, gpus: int = 1, starts: int = 4) -> Job:
+    """One case of benchmarks/ab.py; where its sides need engines of their own, so many at once."""
     command = (
         *(PYTHON, "-m", "benchmarks.ab", "{out}", "--cases", case, "--seconds", "3"),
-        *("--options={engines}", f"--engine={_SMALL_CACHE}"),
+        *(f"--options={{engines}} --starts {starts}", f"--engine={_SMALL_CACHE}"),
     )
     return Job(f"ab-{case}", command, seconds, gpus)
+
+
+def chained(model: str, *tokens: int) -> Job:
+    """A search of configurations, by which the dispatcher of this machine then goes."""
+    command = (
+        *(PYTHON, "benchmarks/chained_configs.py", "{out}/result.json", "--model", model),
+        *("--tokens", *map(str, tokens), "--seconds", "30", "--keep"),
+    )
+    return Job(f"chained-{model}", command, 150)
 
 
 def check(kernel: str) -> Job:
@@ -89,19 +98,24 @@ def check(kernel: str) -> Job:
 
 
 JOBS = (
+    chained("gpt-oss-20b", 8, 1),
+    chained("qwen3-30b-a3b-nvfp4", 8),
+    # Both sides in one engine.
+    ab("nemotron-3-nano-fp8", 240),
+    ab("gpt-oss-20b-quantized", 240),
+    ab("qwen3-next-80b-a3b-nvfp4", 240),
+    Job("drafts-agree", (PYTHON, "benchmarks/drafts_agree.py", "{out}"), 300),
+    ab("small-moe-mxfp4-layer", 240, starts=2),
+    # With the slot `layer`, which needs engines of their own.
+    ab("deepseek-v2-lite-layer", 300, starts=2),
+    ab("qwen3-next-80b-a3b-nvfp4-layer", 300, starts=2),
+    ab("qwen3-30b-a3b-nvfp4-layer", 420),
+    ab("gpt-oss-20b-layer", 420),
+    ab("llama-3.1-8b-fp8-layer", 420),
+    ab("small-moe-nvfp4-layer", 240, starts=2),
+    ab("qwen3-30b-a3b-nvfp4-layer-tp2", 420, gpus=2, starts=2),
     check("layer-experts"),
     check("layer-attention"),
-    ab("qwen3-30b-a3b-nvfp4-layer-tp2", 420, gpus=2),
-    ab("qwen3-30b-a3b-nvfp4-layer", 360),
-    ab("llama-3.1-8b-fp8-layer", 360),
-    ab("deepseek-v2-lite-layer", 360),
-    ab("gpt-oss-20b-layer", 360),
-    ab("small-moe-nvfp4-layer", 240),
-    Job("drafts-agree", (PYTHON, "benchmarks/drafts_agree.py", "{out}"), 240),
-    ab("small-moe-mxfp4-layer", 240),
-    ab("nemotron-3-nano-fp8", 360),
-    ab("qwen3-next-80b-a3b-nvfp4-layer", 360),
-    ab("gpt-oss-20b-quantized", 360),
     Job("sanitize", (PYTHON, "benchmarks/sanitize.py", "{out}", "--jobs", "6"), 420),
 )  # fmt: skip
 """What matters most first. What needs two GPUs waits until both are free."""

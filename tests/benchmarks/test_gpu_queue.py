@@ -78,8 +78,8 @@ def test_a_trial_has_one_engine_and_counts_no_time(
         monkeypatch.setattr(sys, "argv", ["gpu_queue", str(tmp_path), "--jobs", name, *more])
         assert gpu_queue.main() == 1
     timed, trial = asked
-    assert "--options=--at-once --no-record" in timed
-    assert "--options=--mode one --no-record --time-anyway --seconds 1" in trial
+    assert "--options=--at-once --no-record --starts 4" in timed
+    assert "--options=--no-record --mode one --time-anyway --seconds 1 --starts 4" in trial
 
 
 @pytest.mark.slow
@@ -118,8 +118,8 @@ def test_without_a_gpu_nothing_runs(
 
 
 def test_cases_of_the_table_exist_and_say_what_they_swap() -> None:
-    names = [word for job in JOBS for word in job.command if word in CASES]
-    assert len(names) == sum(job.name.startswith("ab-") for job in JOBS)
+    of_ab = [job for job in JOBS if job.name.startswith("ab-")]
+    assert all(job.command[job.command.index("--cases") + 1] in CASES for job in of_ab)
     for case in CASES.values():
         assert {swap.slot for swap in parse_swaps(case.b)} <= {*SLOTS}
     assert both("X=1", "deepseek-v2-lite-layer")[-1].startswith("X=1,layer=spark_prof!")
