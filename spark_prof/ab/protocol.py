@@ -456,8 +456,8 @@ def _tell_itself(setting: AbRun, shape: MeasuredShape, a_us: list[float], steps:
     """Side a against itself, between its starts."""
     if len(a_us) < 4:
         setting.keeper.miss(
-            f"side a was not compared with itself: it was started {len(a_us)} times and that takes "
-            "4; give --starts 8"
+            "side a was not compared with itself: that takes 4 starts of it, and it had "
+            f"{len(a_us)}; give --starts 8"
         )
         return
     _keep_itself(setting, shape, compare_starts(a_us[::2], a_us[1::2], steps // 2))

@@ -90,6 +90,14 @@ def doubts(result: AbOutcome) -> Iterator[str]:
         yield f"Meanwhile {busy}."
 
 
+def _of_one_start(result: AbOutcome, run: SideComparison) -> str:
+    """What one start of each side says, of which nobody knows how far starts are apart."""
+    a_us, b_us = run.estimate.a_us, run.estimate.b_us
+    if result.mode != "two engines" or not a_us or not b_us:
+        return ""
+    return f" ({times(run)}, {a_us / b_us:.2f} x without an interval)"
+
+
 def shown_effect(effect: Effect) -> str:
     """What a side is, in a word of a table: faster, slower, no effect, unclear."""
     return "unclear" if effect == "not told" else effect
@@ -175,7 +183,8 @@ def _answer(result: AbOutcome) -> str:
     if run is None:
         return "nothing was timed"
     if run.estimate.gain is None:
-        return f"no gain can be told at {what_ran(run)}: {_short(run.estimate.missing)}"
+        why = _short(run.estimate.missing)
+        return f"no gain can be told at {what_ran(run)}{_of_one_start(result, run)}: {why}"
     tail = f"{_other_runs(result, run)}; {_same_answers(result, run)}"
     where = f"at {what_ran(run)}: {times(run)}"
     sure = f"(95 % {interval(run.estimate.gain)})"
