@@ -1,7 +1,8 @@
 """Writes spark_prof/rules/measured_steps.json: the decode steps that findings quote.
 
 They are the batch sizes of results/engine-steps-h200.json for which both the stock side and one of
-this package were timed, of the models below.
+this package were timed, of the models below; and what `ab` measured of them under vLLM 0.33, which
+runs other kernels.
 
 usage: python benchmarks/measured_steps.py
 """
@@ -12,6 +13,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from spark_prof.ab.result import from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks/results/engine-steps-h200.json"
@@ -27,6 +30,9 @@ MODELS = {
     },
 }  # fmt: skip
 """Their class in vLLM, layers, bytes of one layer's experts, and family of stock vLLM's kernels."""
+AB_VLLM = "0.33.0"
+AB_STOCK = {"gpt-oss-20b": "Triton", "qwen3-30b-a3b-nvfp4": "Humming"}
+"""The family of stock vLLM's kernels there, by the model of a result of `ab` with slot layer."""
 
 
 def rows(stored: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -54,9 +60,34 @@ def rows(stored: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         }
 
 
+def ab_rows() -> Iterator[dict[str, Any]]:
+    """The same of results of `ab`, which count no kernels."""
+    for model, stock in AB_STOCK.items():
+        path = ROOT / f"benchmarks/results/ab/{model}-layer-vllm033-h200.json"
+        result = from_json(path.read_bytes(), str(path))
+        (run,) = (run for run in result.runs if run.requests == TOKENS)
+        wall = run.estimate.a_us, run.estimate.b_us
+        device = run.device_a_us or wall[0], run.device_b_us or wall[1]
+        machine, side = result.machine.gpu, result.sides[1].swaps
+        yield {
+            "model": model,
+            **MODELS[model],
+            "stock": stock,
+            "tokens": TOKENS,
+            "machine": machine,
+            "capability": CAPABILITIES[machine],
+            "side": side,
+            "kernel": dict(word.split("=") for word in side.split(","))["layer"],
+            "wall_ms": [round((us or 0.0) / 1e3, 3) for us in wall],
+            "device_ms": [round((us or 0.0) / 1e3, 3) for us in device],
+            "kernels": None,
+            "vllm": AB_VLLM,
+        }
+
+
 def written() -> str:
     """What the file has."""
-    found = rows(json.loads(RESULT.read_text()))
+    found = [*ab_rows(), *rows(json.loads(RESULT.read_text()))]
     return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in found) + "\n]\n"
 
 

@@ -113,12 +113,15 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
     elif attention != {"FlashAttentionImpl"}:
         why = "slot layer is for vLLM's FlashAttention"
     dense = facts.architecture in DENSE_LAYER_MODELS
-    words = "layer=spark_prof" + ("!" if dense or not _is_measured(facts) else "")
+    fp8 = dense and {stored_format(report, part) for part in ("qkv", "mlp")} == {"fp8"}
+    unmeasured = dense and not fp8
+    words = "layer=spark_prof" + ("!" if unmeasured or not _is_measured(facts) else "")
     if why:
         return UntriedCandidate(words, _KERNELS, why)
     condition = "norms, qkv, attention, router and experts of a layer run as 5 kernels"
     if dense:
-        condition = "norms, qkv, attention and mlp of a layer run as 4 kernels; nobody measured it"
+        condition = "norms, qkv, attention and mlp of a layer run as 4 kernels"
+        condition += "; nobody measured it" if unmeasured else ""
     promise = most_promising(report, _about(IN_LAYER, report), IN_LAYER)
     return Candidate(words, _KERNELS, condition, *promise)
 

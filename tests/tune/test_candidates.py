@@ -123,6 +123,13 @@ def test_what_quantizes_at_load_is_allowed_first() -> None:
     assert (row.source, row.changes_model) == ("kernels", True)
 
 
+@pytest.mark.parametrize(("name", "words"), [("fp8-token", ""), ("bf16", "!"), ("nvfp4", "!")])
+def test_a_layer_without_experts_is_insisted_on_unless_it_is_in_fp8(name: str, words: str) -> None:
+    rows = {row.words: row for row in _table(f"code-h100/dense-{name}").candidates}
+    layer = rows[f"layer=spark_prof{words}"]
+    assert ("nobody measured it" in layer.condition) is bool(words)
+
+
 def _reached(row: Tunable, traits: set[str], version: str = "") -> Candidate | UntriedCandidate:
     report, facts = _recorded(_GPT)
     newest = row.until if row.until < (1, 0) else (0, 33)

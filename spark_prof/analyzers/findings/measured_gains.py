@@ -17,7 +17,7 @@ from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import ELSEWHERE, Tuned, TuningRun, known_runs
 from spark_prof.rules import thresholds
 from spark_prof.rules.backends import choice_of, family_of_kernel
-from spark_prof.rules.environment import UNKNOWN, version_of
+from spark_prof.rules.environment import UNKNOWN, Version, version_of
 from spark_prof.rules.tune_candidates import IN_LAYER, MOST_TOKENS, SWAPS
 
 _SLOTS = {part: swap.slot for swap in SWAPS for part in swap.components} | {"router": "moe"}
@@ -205,7 +205,7 @@ class MeasuredStep:
     kernel: str  # of the slot `layer`: spark_prof or mxfp4
     wall_ms: tuple[float, float]
     device_ms: tuple[float, float]
-    kernels: tuple[int, int]
+    kernels: tuple[int, int] | None  # None where they were not counted
     stock: str  # family of the kernels that stock vLLM's experts ran on
     vllm: str
 
@@ -214,11 +214,13 @@ class MeasuredStep:
         """What was measured, as a finding says it."""
         tokens = f"{self.tokens} token{'s' if self.tokens > 1 else ''}"
         (stock, swapped), (stock_device, swapped_device) = self.wall_ms, self.device_ms
+        counted = ""
+        if self.kernels is not None:
+            counted = f"; {self.kernels[1]} kernels, stock {self.kernels[0]}"
         return (
             f"Measured on {self.machine} with vLLM {self.vllm}, {self.model}, {tokens}: a step of"
             f" {swapped:.2f} ms, stock {stock:.2f}, on the device {swapped_device:.2f} and"
-            f" {stock_device:.2f};"
-            f" {self.kernels[1]} kernels, stock {self.kernels[0]}."
+            f" {stock_device:.2f}{counted}."
         )
 
 
@@ -234,8 +236,9 @@ def measured_step(
 ) -> MeasuredStep | None:
     """What kernels of this package bring a recorded model's decode step as a whole.
 
-    None where nobody measured it: another model, number of tokens or architecture, several GPUs,
-    another attention than FlashAttention; or where these kernels ran already.
+    Of several measurements that against the kernels that run, under the recording's vLLM, else the
+    newest. None where nobody measured it: another model, number of tokens or architecture, several
+    GPUs, another attention than FlashAttention; or where these kernels ran already.
 
     Args:
         components: those that a change shall be for, one of them inside the slot `layer`.
@@ -248,10 +251,17 @@ def measured_step(
     if attend != {"FlashAttentionImpl"} or any(k.name == "attention" for k in report.kernels):
         return None
     experts = {(m.count, m.bytes // m.count) for m in report.modules if m.component == "experts"}
+    running, fitting = running_family(report, "experts"), []
     for row in measured_steps():
         here = row.machine == report.gpu.name or row.wall_ms[0] >= ELSEWHERE * row.wall_ms[1]
         same = row.class_ == report.run.architecture and experts == {(row.layers, row.experts)}
         comparable = row.capability == report.gpu.compute_capability and row.tokens == decode.tokens
         if here and same and comparable and row.kernel == kernel:
-            return row
-    return None
+            fitting.append(row)
+    version = version_of(report.run.vllm)[:2]
+
+    def nearness(row: MeasuredStep) -> tuple[bool, bool, Version]:
+        of = version_of(row.vllm)
+        return row.stock == running, of[:2] == version, of
+
+    return max(fitting, key=nearness, default=None)

@@ -115,6 +115,10 @@ def test_a_step_is_quoted_on_its_gpu_against_its_kernels() -> None:
     h200 = replace(gpt, gpu=replace(gpt.gpu, name="NVIDIA H200"))
     told = with_next_command(small, h200, "kernels").measured
     assert "with vLLM 0.26.0, gpt-oss-20b, 1 token: a step of 1.84 ms, stock 2.86" in told
+    newest = replace(h200, run=replace(h200.run, vllm="0.33.0"))
+    told = with_next_command(small, newest, "kernels").measured
+    assert "with vLLM 0.33.0, gpt-oss-20b, 1 token: a step of 1.79 ms, stock 2.90, on" in told
+    assert "kernels, stock" not in told, "which ab does not count"
     humming = with_next_command(small, _ran_on(h200, "experts", HUMMING), "kernels").measured
     assert (
         "would tell what layer, o and lm_head bring together on NVIDIA H200 against Humming"
@@ -123,6 +127,16 @@ def test_a_step_is_quoted_on_its_gpu_against_its_kernels() -> None:
     assert "1.84 ms" not in humming
 
 
+def test_of_several_measurements_that_against_the_kernels_that_run_is_taken(qwen: Report) -> None:
+    """vLLM 0.33 runs Humming where 0.26 ran Marlin."""
+    for kernel, vllm in ((HUMMING, "0.33.0"), (HUMMING, "0.32.0"), (MARLIN, "0.26.0")):
+        ran = _ran_on(replace(qwen, run=replace(qwen.run, vllm=vllm)), "experts", kernel)
+        step = measured_step(("router",), ran)
+        assert step is not None
+        assert step.stock == ("Humming" if kernel == HUMMING else "Marlin")
+
+
+MARLIN = "void marlin::Marlin<1125899906909960l>(int4 const*)"
 HUMMING = "void humming<MmaOpClass, Shape<0u, 768u, 2048u>, LayerConfig>"
 TRITON = "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1"
 
@@ -179,6 +193,7 @@ def test_a_gain_is_quoted_only_against_what_runs_on_this_gpu(
 def test_measured_steps_are_those_that_are_stored() -> None:
     assert measured.WRITTEN.read_text() == measured.written()
     assert [(row.model, row.kernel) for row in measured_steps()] == [
+        ("gpt-oss-20b", "spark_prof"), ("qwen3-30b-a3b-nvfp4", "spark_prof"),
         ("gpt-oss-20b", "spark_prof"), ("gpt-oss-20b", "mxfp4"),
         ("qwen3-30b-a3b-nvfp4", "spark_prof"),
     ]  # fmt: skip
