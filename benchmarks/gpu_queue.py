@@ -61,9 +61,11 @@ class Job:
         return replace(self, command=tuple(w.replace("{engines}", options) for w in self.command))
 
     def as_trial(self) -> Job:
-        """The job with one engine, and without keeping what its times chose."""
+        """The job with one engine, whose times decide nothing: no bar, no configuration kept."""
         job = self.with_engines(_TOGETHER)
-        return replace(job, command=tuple(w for w in job.command if w != "--keep"))
+        words = [word for word in job.command if word != "--keep"]
+        no_bars = ["--no-bars"] if job.command != self.command else []
+        return replace(job, command=(*words, *no_bars))
 
 
 @dataclass

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu_queue
-from benchmarks.ab import CASES, both, timed
+from benchmarks.ab import CASES, ROOT, both, timed, told
 from benchmarks.gpu_queue import JOBS, Job, cores_of, run
-from spark_prof.ab.result import SideComparison
+from spark_prof.ab.result import SideComparison, from_json
 from spark_prof.ab.statistics import compare_starts
 from spark_prof.swaps.swap_settings import SLOTS, parse_swaps
 
@@ -82,7 +82,10 @@ def test_a_trial_has_one_engine_and_counts_no_time(
         assert gpu_queue.main() == 1
     search, timed, searched_in_trial, trial = asked
     assert "--keep" in search
-    assert "--keep" not in searched_in_trial, "what was measured beside another job"
+    assert "--no-bars" in trial
+    assert not {"--keep", "--no-bars"} & {*searched_in_trial}, (
+        "what was measured beside another job"
+    )
     assert "--options=--at-once --no-record --starts 4" in timed
     assert "--options=--no-record --mode one --time-anyway --seconds 1 --starts 4" in trial
 
@@ -132,12 +135,24 @@ def test_cases_of_the_table_exist_and_say_what_they_swap() -> None:
 
 def test_one_start_a_side_is_held_to_its_bar_without_an_interval() -> None:
     """As the jobs with two starts measure: of several starts the interval is told, too."""
-    for starts, told in ((1, "engine was started once"), (2, "(1.25")):
+    for starts, beside in ((1, "engine was started once"), (2, "(1.25")):
         estimate = compare_starts([500.0] * starts, [400.0] * starts, 100)
         found = SideComparison("decode", 8, 128, estimate)
         assert [timed(found, bar)[1] for bar in (1.2, 1.3)] == [True, False]
         assert timed(found, None)[1]
         text, _ = timed(found, 1.2)
         assert "500.0 to 400.0 us, gain 1.2500" in text
-        assert told in text.replace("1.24", "1.25")
+        assert beside in text.replace("(1.24", "(1.25")
     assert not timed(replace(found, estimate=compare_starts([], [], 0)), 1.2)[1]
+
+
+def test_without_bars_times_decide_nothing() -> None:
+    path = ROOT / "benchmarks/results/ab/llama-3.1-8b-fp8-layer-vllm033-h200.json"
+    result = from_json(path.read_bytes(), str(path))
+    case = replace(CASES["llama-3.1-8b-fp8-layer"], bars=((1, 9.0), (8, 9.0)))
+    held, free = ([*told(case, result, None, bars=bars)] for bars in (True, False))
+    missed = [line for line, reached in held if "bar 9.0" in line and not reached]
+    assert len(missed) == 2
+    assert not [
+        line for line, reached in free if "batch" in line and "gain" in line and not reached
+    ]
