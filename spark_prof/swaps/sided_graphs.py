@@ -128,6 +128,6 @@ def open_workspace() -> None:
         return
     manager = module.current_workspace_manager()
     if manager.is_locked():
-        held = {id(part) for part in (None, *_SCRATCH)}
-        _SCRATCH.extend(part for part in manager._current_workspaces if id(part) not in held)
+        identities = {id(part) for part in (None, *_SCRATCH)}
+        _SCRATCH.extend(part for part in manager._current_workspaces if id(part) not in identities)
         module.unlock_workspace()
