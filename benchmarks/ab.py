@@ -157,6 +157,7 @@ def main() -> int:
     parser.add_argument("--seconds", default="20", help="for each measurement")
     parser.add_argument("--options", default="", help="more options of spark-prof ab")
     parser.add_argument("--engine", default="", help="more options of vLLM")
+    parser.add_argument("--no-bars", action="store_true", help="times decide nothing")
     parser.add_argument("--show", action="store_true", help="run nothing, print all that is there")
     options = parser.parse_args()
     if options.show:
@@ -169,19 +170,20 @@ def main() -> int:
         more = [*both(options.both, name), *shlex.split(options.options)]
         code = run(name, path, options.seconds, more, shlex.split(options.engine))
         if path.exists():
-            reached &= shown(path, code)
+            reached &= shown(path, code, bars=not options.no_bars)
     return int(not reached)
 
 
-def shown(path: Path, code: int | None = None) -> bool:
+def shown(path: Path, code: int | None = None, *, bars: bool = True) -> bool:
     """Prints what a result says beside the bars of its case; whether all are reached.
 
     Args:
         path: whose name begins with that of the case.
         code: what the run ended with, where that is known.
+        bars: whether times are held to them.
     """
     case = max((name for name in CASES if path.stem.startswith(name)), key=len)
-    lines = list(told(CASES[case], from_json(path.read_bytes(), str(path)), code))
+    lines = list(told(CASES[case], from_json(path.read_bytes(), str(path)), code, bars=bars))
     for line, good in lines:
         print(f"{path.stem}: {line}{'' if good else '  NOT REACHED'}", flush=True)
     return all(good for _, good in lines)
@@ -248,7 +250,9 @@ def cut(config: Path, layers: int) -> None:
     config.write_text(json.dumps(value), encoding="utf-8")
 
 
-def told(case: Case, result: AbOutcome, code: int | None) -> Iterator[tuple[str, bool]]:
+def told(
+    case: Case, result: AbOutcome, code: int | None, *, bars: bool = True
+) -> Iterator[tuple[str, bool]]:
     """Each figure with its bar, and whether that is reached."""
     if code is not None:
         yield f"exit code {code}, {result.failure or 'done'}", code == case.ends
@@ -268,10 +272,10 @@ def told(case: Case, result: AbOutcome, code: int | None) -> Iterator[tuple[str,
         small = gain is not None and gain.half_width <= 0.005
         # Another capture of the same kernels may differ a little, steadily.
         good = small and (run.test.passed or run.captured_again)
-        yield f"A/A at batch {run.requests}: {run.test.line}", good
-    bars = dict(case.bars)
+        yield f"A/A at batch {run.requests}: {run.test.line}", good or not bars
+    least = dict(case.bars) if bars else {}
     for run_ in result.runs:
-        yield timed(run_, bars.get(run_.requests))
+        yield timed(run_, least.get(run_.requests))
         if (gain := run_.device_gain) is not None:
             yield (
                 f"device alone at batch {run_.requests}: {run_.device_a_us:.1f} to "
@@ -310,17 +314,16 @@ def perplexity(gate: Gate) -> tuple[str, bool]:
 def timed(run: SideComparison, bar: float | None) -> tuple[str, bool]:
     """One measurement beside its bar."""
     found = run.estimate
-    if found.gain is None or found.a_us is None or found.b_us is None:
+    if found.a_us is None or found.b_us is None:
         return f"{run.phase} {run.requests}: {found.missing}", bar is None
-    gain = found.gain
+    value = found.gain.value if found.gain else found.a_us / found.b_us
+    # One start a side has no interval.
+    beside = f"{found.gain.low:.4f} to {found.gain.high:.4f}" if found.gain else found.missing
     what = f"batch {run.requests}" if run.phase == "decode" else f"prefill {run.prompt_tokens}"
-    text = (
-        f"{what}: {found.a_us:.1f} to {found.b_us:.1f} us, gain {gain.value:.4f} "
-        f"({gain.low:.4f} to {gain.high:.4f})"
-    )
+    text = f"{what}: {found.a_us:.1f} to {found.b_us:.1f} us, gain {value:.4f} ({beside})"
     if bar is None or run.phase != "decode":
         return text, True
-    return f"{text}, bar {bar}", gain.value >= bar
+    return f"{text}, bar {bar}", value >= bar
 
 
 if __name__ == "__main__":

@@ -60,6 +60,13 @@ class Job:
         """The job with its engines apart, or together."""
         return replace(self, command=tuple(w.replace("{engines}", options) for w in self.command))
 
+    def as_trial(self) -> Job:
+        """The job with one engine, whose times decide nothing: no bar, no configuration kept."""
+        job = self.with_engines(_TOGETHER)
+        words = [word for word in job.command if word != "--keep"]
+        no_bars = ["--no-bars"] if job.command != self.command else []
+        return replace(job, command=(*words, *no_bars))
+
 
 @dataclass
 class JobState:
@@ -143,7 +150,7 @@ def main() -> int:
         return 2
     slots = _TRIALS if options.trial else 1
     if options.trial:
-        jobs = [job.with_engines(_TOGETHER) for job in jobs]
+        jobs = [job.as_trial() for job in jobs]
     states = run(jobs, options.folder, gpus, 60 * options.minutes, slots)
     return int(not any(s.state == "ended" for s in states) or any(s.exit_code for s in states))
 

@@ -21,6 +21,7 @@ from spark_prof.swaps.layer_parts import SPLITTING, SwappablePart, part_body, sw
 from spark_prof.swaps.progress import ALL_LIVE
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.swap_settings import (
+    INSIDE_LAYER,
     SIDES,
     SWAPS_ENVIRONMENT,
     SwapSettings,
@@ -133,8 +134,15 @@ def summarize(state: Installed) -> None:
                 "%s: vLLM's own kernel runs in %d layers, from %s on: %s",
                 text, len(names), names[0], why,
             )  # fmt: skip
-        if not places:
+        if not places and swap.slot in (*INSIDE_LAYER, "mlp") and _has_parts(state, side):
+            logger.info("%s: slot layer leaves it none of the model's layers", text)
+        elif not places:
             logger.warning("%s: the model has no such layer", text)
+
+
+def _has_parts(state: Installed, side: str) -> bool:
+    """Whether a part of a decoder layer was asked for on a side."""
+    return any(place.point.kind in PARTS and side in place.swaps for place in state.places)
 
 
 _LOADERS = "vllm.model_executor.model_loader"

@@ -100,6 +100,8 @@ def capture_every_side(
     """Calls the model runner's `capture_model` once for each side; the sum of what it returns."""
     first = SIDES.names[0]
     total: Any = None
+    if not any(captured_graphs().values()):  # of an earlier call vLLM has forgotten its graphs
+        _SCRATCH.clear()
     for side in SIDES.names:
         SIDES.switch(side)
         open_workspace()
@@ -126,5 +128,6 @@ def open_workspace() -> None:
         return
     manager = module.current_workspace_manager()
     if manager.is_locked():
-        _SCRATCH.extend(part for part in manager._current_workspaces if part is not None)
+        identities = {id(part) for part in (None, *_SCRATCH)}
+        _SCRATCH.extend(part for part in manager._current_workspaces if id(part) not in identities)
         module.unlock_workspace()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import gpu_queue
-from benchmarks.ab import CASES, both
+from benchmarks.ab import CASES, ROOT, both, timed, told
 from benchmarks.gpu_queue import JOBS, Job, cores_of, run
+from spark_prof.ab.result import SideComparison, from_json
+from spark_prof.ab.statistics import compare_starts
 from spark_prof.swaps.swap_settings import SLOTS, parse_swaps
 
 WRITES = (
@@ -73,11 +76,16 @@ def test_a_trial_has_one_engine_and_counts_no_time(
 
     monkeypatch.setattr(gpu_queue, "run", keep)
     monkeypatch.setattr(gpu_queue, "count_gpus", lambda: 1)
-    name = "ab-llama-3.1-8b-fp8-layer"
+    names = ["chained-gpt-oss-20b", "ab-llama-3.1-8b-fp8-layer"]
     for more in ([], ["--trial"]):
-        monkeypatch.setattr(sys, "argv", ["gpu_queue", str(tmp_path), "--jobs", name, *more])
+        monkeypatch.setattr(sys, "argv", ["gpu_queue", str(tmp_path), *more, "--jobs", *names])
         assert gpu_queue.main() == 1
-    timed, trial = asked
+    search, timed, searched_in_trial, trial = asked
+    assert "--keep" in search
+    assert "--no-bars" in trial
+    assert not {"--keep", "--no-bars"} & {*searched_in_trial}, (
+        "what was measured beside another job"
+    )
     assert "--options=--at-once --no-record --starts 4" in timed
     assert "--options=--no-record --mode one --time-anyway --seconds 1 --starts 4" in trial
 
@@ -123,3 +131,28 @@ def test_cases_of_the_table_exist_and_say_what_they_swap() -> None:
     for case in CASES.values():
         assert {swap.slot for swap in parse_swaps(case.b)} <= {*SLOTS}
     assert both("X=1", "deepseek-v2-lite-layer")[-1].startswith("X=1,layer=spark_prof!")
+
+
+def test_one_start_a_side_is_held_to_its_bar_without_an_interval() -> None:
+    """As the jobs with two starts measure: of several starts the interval is told, too."""
+    for starts, beside in ((1, "engine was started once"), (2, "(1.25")):
+        estimate = compare_starts([500.0] * starts, [400.0] * starts, 100)
+        found = SideComparison("decode", 8, 128, estimate)
+        assert [timed(found, bar)[1] for bar in (1.2, 1.3)] == [True, False]
+        assert timed(found, None)[1]
+        text, _ = timed(found, 1.2)
+        assert "500.0 to 400.0 us, gain 1.2500" in text
+        assert beside in text.replace("(1.24", "(1.25")
+    assert not timed(replace(found, estimate=compare_starts([], [], 0)), 1.2)[1]
+
+
+def test_without_bars_times_decide_nothing() -> None:
+    path = ROOT / "benchmarks/results/ab/llama-3.1-8b-fp8-layer-vllm033-h200.json"
+    result = from_json(path.read_bytes(), str(path))
+    case = replace(CASES["llama-3.1-8b-fp8-layer"], bars=((1, 9.0), (8, 9.0)))
+    held, free = ([*told(case, result, None, bars=bars)] for bars in (True, False))
+    missed = [line for line, reached in held if "bar 9.0" in line and not reached]
+    assert len(missed) == 2
+    assert not [
+        line for line, reached in free if "batch" in line and "gain" in line and not reached
+    ]

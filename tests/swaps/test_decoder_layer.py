@@ -500,6 +500,23 @@ def test_each_part_says_which_it_is_and_how_far_off_it_was(
     ]
 
 
+def test_a_slot_whose_layers_are_all_in_layer_is_not_said_to_be_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    layer, swaps = TransformerBlock(), parse_swaps("layer=spark_prof,qkv=spark_prof")
+    state = Installed(SwapSettings({"a": swaps[1:], "b": swaps}))
+    guarded = GuardedReplacement("x", "own", Replacement(lambda: None, 16, "kept"))
+    for part, path in parts_of("model.layers.0", layer):
+        point = SwapPoint("layer", path, layer, part)
+        state.places.append(BuiltReplacement(point, {"b": swaps[0]}, {"b": guarded}))
+    with caplog.at_level("INFO", "vllm.spark_prof"):
+        summarize(state)
+    assert [line for line in caplog.messages if ": the model" in line or "leaves" in line] == [
+        "qkv=spark_prof: the model has no such layer",
+        "qkv=spark_prof: slot layer leaves it none of the model's layers",
+    ]
+
+
 def test_experts_that_make_their_logits_are_allowed_a_rounding_of_one() -> None:
     own = layer_bound("kept", "moe", "model.layers.3.mlp.experts")
     assert own < layer_bound("kept", "layer", "model.layers.3.mlp.experts") < 0.1

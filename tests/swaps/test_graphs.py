@@ -38,7 +38,8 @@ def test_clearing_forgets_every_side() -> None:
 
 
 def test_every_side_is_captured_and_the_first_is_active_afterwards() -> None:
-    graphs, seconds = BySide(), {}
+    graphs = BySide()
+    seconds: dict[str, float] = {}
 
     def capture(size: int) -> int:
         graphs[size] = SIDES.active
@@ -78,6 +79,31 @@ def test_each_capture_may_keep_what_it_needs_and_takes_nothing_from_earlier_grap
     assert manager.is_locked()
     assert [part.data_ptr() for part in kept] == written[:-1]
     assert len(set(written)) == len(written)
+    # Once more, as elastic expert parallelism does: of forgotten graphs nothing is held.
+    assert capture_every_side({}, pytest.fail, capture) == 3
+    assert [part.data_ptr() for part in kept] == written[2:-1]
+
+
+def test_what_graphs_write_to_is_held_once_and_while_there_are_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    workspace = pytest.importorskip("vllm.v1.worker.workspace")
+    kept: list[Any] = []
+    monkeypatch.setattr(sided_graphs, "_SCRATCH", kept)
+    monkeypatch.setattr(workspace, "_manager", None)
+    workspace.init_workspace_manager(torch.device("cpu"))
+    workspace.current_workspace_manager()._current_workspaces[0] = torch.zeros(64)
+    graphs = BySide()
+
+    def capture() -> int:
+        graphs[8] = "graph"
+        workspace.lock_workspace()
+        return 1
+
+    for _ in range(2):
+        assert capture_every_side({}, pytest.fail, capture) == 3
+        assert len(kept) == 1
 
 
 def test_a_side_that_cannot_be_captured_is_named() -> None:

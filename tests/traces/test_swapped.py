@@ -17,6 +17,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.swapped_run import runs_already
 from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.profiler.facts import RUNNING_SWAPS, _swaps
+from spark_prof.swaps.swap_settings import parse_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.swapped import (
     SWAPS,
@@ -107,8 +108,8 @@ QUANTIZED = (SwappedSlot("o", "mxfp4", 24), SwappedSlot("moe", "spark_prof", 24)
     [
         (("--b", "qkv=spark_prof"), "o=mxfp4,moe=spark_prof,qkv=spark_prof"),
         (("--b=--async-scheduling",), "o=mxfp4,moe=spark_prof --async-scheduling"),
-        # What a layer has in it is left out; what runs beside it stays.
-        (("--b", "layer=spark_prof,o=spark_prof"), "layer=spark_prof,o=mxfp4"),
+        # What runs stays beside it: in layers that it leaves to vLLM, too.
+        (("--b", "layer=spark_prof,o=spark_prof"), "layer=spark_prof,o=mxfp4,moe=spark_prof"),
         (("--b", "o=spark_prof"), None),
         (("--b", "moe=spark_prof,o=mxfp4"), None),
     ],
@@ -119,6 +120,14 @@ def test_an_a_b_keeps_what_runs(options: tuple[str, ...], b: str | None) -> None
     assert beside_swaps(Action("ab", options), ()) == Action("ab", options)
     files = (SwappedSlot("o", "mine.py:build", 24),)
     assert beside_swaps(Action("ab", options), files) is None
+
+
+def test_a_norm_does_not_stay_beside_a_layer() -> None:
+    running = (SwappedSlot("norm", "spark_prof", 24), SwappedSlot("o", "mxfp4", 24))
+    found = beside_swaps(Action("ab", ("--b", "layer=spark_prof")), running)
+    assert found is not None
+    assert found.options[-1] == "layer=spark_prof,o=mxfp4"
+    assert parse_swaps(found.options[-1])
 
 
 def test_slots_and_components() -> None:

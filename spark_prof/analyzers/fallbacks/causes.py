@@ -73,7 +73,8 @@ def cause_of(
             )
         return None
     activations = next((w.activations for w in group.sources if w.activations), "")
-    if group.checkpoint_formats[1] == SIXTEEN_BIT and bits_of(activations) in (4, 8):
+    of_weights_alone = group.checkpoint_formats[1] == SIXTEEN_BIT != group.checkpoint_formats[0]
+    if of_weights_alone and bits_of(activations) in (4, 8):
         return _of_rounding(group, engine, activations)
     if activations != SIXTEEN_BIT or (bits_of(weights) or 16) >= 16:
         return None

@@ -22,6 +22,9 @@ _FORMATS = (
 )  # fmt: skip
 """What in the name of a quantization method tells the weights' format; first match wins."""
 
+_WEIGHTS_ALONE = ("int4", "nf4")
+"""Formats that no kernel of vLLM multiplies activations in."""
+
 _CHOOSING = ("kernel", "fallback", "warning")  # topics of lines that name a kernel
 
 _ENOUGH = 0.2  # share of a component's known kernels from which on a family counts as running there
@@ -97,7 +100,7 @@ def groups_of(
         for other in logged:
             if (other.kind, other.weights) == (group.kind, group.weights):
                 group.sources += other.sources
-        group.sources += _of_trace(group.layer, kernels)
+        group.sources += _of_trace(group.layer, kernels, group.weights)
     return sorted(groups, key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
 
 
@@ -127,7 +130,7 @@ def groups_of_log(
     experts = [group for group in groups.values() if group.kind == "moe"]
     # A draft model has experts of its own, and linear layers are of several formats.
     if len(experts) == 1:
-        experts[0].sources += _of_trace("experts", kernels)
+        experts[0].sources += _of_trace("experts", kernels, experts[0].weights)
     return list(groups.values())
 
 
@@ -152,27 +155,40 @@ def _group(component: str, method: str, kernel: str, formats: Formats, modules: 
     return LayerGroup(component, kind, weights, formats, modules, [source])
 
 
-def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:
-    times: dict[str, float] = {}
-    first: dict[str, KernelRow] = {}
+def _of_trace(component: str, kernels: Sequence[KernelRow], weights: str) -> list[EvidenceSource]:
+    """What ran for a component, of which layers with weights in that format are a part."""
+    families: dict[str, list[KernelRow]] = {}
     for row in kernels:
         family = family_of_kernel(row.name) if row.component == component else ""
         if family and row.engine != "cuda-core":
-            times[family] = times.get(family, 0.0) + row.us
-            first.setdefault(family, row)
+            families.setdefault(family, []).append(row)
+    times = {family: sum(row.us for row in rows) for family, rows in families.items()}
     whole = sum(times.values())
     return [
-        EvidenceSource("trace", first[family].name, family, _multiplied(family, first[family]))
+        EvidenceSource(
+            "trace", families[family][0].name, family,
+            _multiplied(family, families[family], weights),
+        )
         for family, us in sorted(times.items(), key=lambda item: -item[1])
         if us >= _ENOUGH * whole
-    ]
+    ]  # fmt: skip
 
 
-def _multiplied(family: str, row: KernelRow) -> str:
-    """The format of activations that a kernel's family or its name tells; empty where none does."""
-    if family == "Marlin" or (family == "Humming" and row.precision in ("bf16", "fp16")):
+def _multiplied(family: str, rows: Sequence[KernelRow], weights: str) -> str:
+    """The format of activations that a family or its kernels' names tell; empty where none does.
+
+    Other layers of the component may run kernels of the same family: those for weights in another
+    format tell nothing, and none is told where one multiplies this and another that.
+    """
+    if family == "Marlin":
         return SIXTEEN_BIT
-    return row.precision or "" if family == "Humming" else ""
+    if family != "Humming":
+        return ""
+    fitting = [row for row in rows if not weights or weights.endswith(row.weights or "")]
+    precisions = {row.precision for row in fitting if row.precision}
+    if precisions and precisions <= {"bf16", "fp16"}:
+        return SIXTEEN_BIT
+    return precisions.pop() if len(precisions) == 1 else ""
 
 
 def format_of(name: str) -> str:
@@ -182,4 +198,6 @@ def format_of(name: str) -> str:
 
 
 def _activations(activations: str, weights: str) -> str:
-    return weights if activations == "same" else activations
+    if activations != "same":
+        return activations
+    return "" if weights in _WEIGHTS_ALONE else weights

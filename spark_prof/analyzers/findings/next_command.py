@@ -95,7 +95,8 @@ def _side(running: Mapping[str, str], text: str) -> str:
             options.append(word)
     if "layer" in running:
         new = {slot: kernel for slot, kernel in new.items() if slot not in _INSIDE_LAYER}
-    staying = {s: k for s, k in running.items() if "layer" not in new or s not in _INSIDE_LAYER}
+    # In the layers that `layer` leaves to vLLM they go on; a norm beside it is refused.
+    staying = {s: k for s, k in running.items() if "layer" not in new or s != "norm"}
     both = {**new, **staying} if "layer" in new else {**staying, **new, **staying}
     return " ".join([",".join(f"{slot}={kernel}" for slot, kernel in both.items()), *options])
 

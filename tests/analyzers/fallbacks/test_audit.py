@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.fallbacks.audit_rows import AuditRow, EngineSetup
 from spark_prof.analyzers.fallbacks.engine_facts import (
@@ -17,6 +18,7 @@ from spark_prof.analyzers.fallbacks.engine_facts import (
     engine_of_log,
     merged,
 )
+from spark_prof.analyzers.fallbacks.layer_groups import _of_trace
 from spark_prof.analyzers.fallbacks.machine_checks import (
     Library,
     Machine,
@@ -92,6 +94,53 @@ def test_activations_that_the_checkpoint_leaves_alone_and_the_kernel_rounds(
     if findings:
         assert "although the checkpoint asks for W4A16 mxfp4" in findings[0].text
         assert "--linear-backend marlin keeps them at 16 bits" in findings[0].fix
+
+
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+
+
+@each_row(
+    ("quantized", "kernel", "method", "executed"),
+    [
+        ({}, "CutlassFP8ScaledMMLinearKernel", "Fp8OnlineLinearMethod", "W8A8 fp8"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized",
+          "config_groups": {"group_0": {"targets": ["Linear"], "weights": INT4}}},
+         "WNA16MoEBackend.FLASHINFER_TRTLLM", "CompressedTensorsWNA16MoEMethod", "W4 int4"),
+    ],
+)  # fmt: skip
+def test_activations_are_not_rounded_against_the_checkpoint(
+    quantized: dict[str, object], kernel: str, method: str, executed: str, tmp_path: Path
+) -> None:
+    """Weights quantized by the engine's own option; integers, which 16 bits are multiplied with."""
+    given = facts(H100, {"quantization_config": quantized}, "0.33.0")
+    done = report(tmp_path, module(kernel, method), CUTLASS, given)
+    found = row(done)
+    assert (found.executed, found.cause) == (executed, "")
+    assert not [each for each in done.findings if each.id == "activations-rounded"]
+
+
+def humming(precision: str | None, weights: str | None) -> KernelRow:
+    return KernelRow(
+        "humming<>", 1, 1.0, 0.1, "qkv", "tensor-core", precision, "", None, weights
+    )  # fmt: skip
+
+
+@each_row(
+    ("rows", "weights", "activations"),
+    [
+        ([humming("fp8", "fp4"), humming("bf16", "fp4")], "mxfp4", ""),
+        ([humming("bf16", "fp4"), humming("fp8", "fp4")], "mxfp4", ""),
+        ([humming(None, None), humming("fp8", "fp4")], "mxfp4", "fp8"),
+        ([humming("bf16", "fp4"), humming("fp16", "fp4")], "mxfp4", "16-bit"),
+        ([humming("fp8", "fp4")], "int4", ""),
+        ([humming(None, None)], "fp8", ""),
+    ],
+)
+def test_kernels_of_other_layers_of_a_component_tell_nothing(
+    rows: list[KernelRow], weights: str, activations: str
+) -> None:
+    [source] = _of_trace("qkv", rows, weights)
+    assert source.activations == activations
 
 
 @pytest.mark.slow
