@@ -39,7 +39,12 @@ from spark_prof.ab.accuracy_gate import (  # noqa: E402
     Text,
     judge,
 )
-from spark_prof.ab.agreement import compare_logits, describe, keep_logits  # noqa: E402
+from spark_prof.ab.agreement import (  # noqa: E402
+    bits_of_swaps,
+    compare_logits,
+    describe,
+    keep_logits,
+)
 from spark_prof.ab.command import engine_command  # noqa: E402
 from spark_prof.ab.engine_process import Engine  # noqa: E402
 from spark_prof.ab.machine import free_bytes  # noqa: E402
@@ -116,7 +121,7 @@ def _compared(options: argparse.Namespace, temporary: Path) -> Lines:
         for size in sizes:
             of = "", PromptBatch(size, PROMPT_TOKENS, TOKENS), temporary / f"{size}", HELD_OUT
             positions = compare_logits(drafting, *of)
-            yield from told(size, positions, floors[size], depth, bits_of(ranks), layers)
+            yield from told(size, positions, floors[size], depth, bits_of_swaps(ranks), layers)
 
 
 def written(name: str, folder: Path) -> Path:
@@ -138,12 +143,6 @@ def engine(model: str, more: Sequence[str], environment: Mapping[str, str], log:
     cache = CPU_CACHE if free_bytes() is None else GPU_CACHE
     words = [model, *ENGINE, *cache, "--compilation-config", GRAPHS, *more]
     return Engine(engine_command(words), environment, log, _SILENCE_SECONDS, files=[HELD_OUT])
-
-
-def bits_of(ranks: Iterable[RankSwaps]) -> Bits:
-    """Whether all that is live computes with the weights' own bits; see `ab.agreement.bits_of`."""
-    live = [swap for rank in ranks for swap in rank.swaps if swap.live]
-    return "changed" if any(swap.bits == "changed" or swap.rounded for swap in live) else "kept"
 
 
 def told_swaps(ranks: Iterable[RankSwaps], *, asked: bool) -> Lines:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -78,7 +78,12 @@ def bits_of(setting: AbRun) -> Bits:
     a, b = setting.a, setting.b
     if a.options != b.options or dict(a.environment) != dict(b.environment):
         return "changed"
-    rows = (swap for rank in setting.keeper.result.swaps for swap in rank.swaps if swap.live)
+    return bits_of_swaps(setting.keeper.result.swaps)
+
+
+def bits_of_swaps(ranks: Iterable[RankSwaps]) -> Bits:
+    """Whether all that is live computes with the weights' own bits, and vLLM's own layers do."""
+    rows = (swap for rank in ranks for swap in rank.swaps if swap.live)
     return "changed" if any(swap.bits == "changed" or swap.rounded for swap in rows) else "kept"
 
 

@@ -36,13 +36,7 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import (
-    STACK,
-    PackedLinear,
-    kernel_code,
-    pack_rows,
-    pack_two_stacks,
-)
+from spark_prof.kernels.pack import STACK, PackedLinear, kernel_code, pack_rows
 from spark_prof.kernels.routing import Routing, routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -140,25 +134,23 @@ def pack_experts(
             gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
     if down_bias is not None:
         check_operand("down_bias", down_bias, (count, hidden), device)
-    if isinstance(gate_up, TwoStacks) and isinstance(down, TwoStacks):
-        apart = len(gate_up.first)
-        packed = pack_two_stacks(gate_up), pack_two_stacks(down)
-        if len(down.first) != apart:
-            raise KernelError("of gate_up and down others lie apart")
-    else:
-        assert not isinstance(gate_up, TwoStacks) and not isinstance(down, TwoStacks)  # noqa: PT018
-        apart = count
-        packed = pack_rows(gate_and_up_by_turns(gate_up) if gated else gate_up), pack_rows(down)
-    return PackedExperts(
-        count, hidden, intermediate, activation, *packed, apart, gate_up_bias, down_bias
+    apart, of_down = (
+        len(part.first) if isinstance(part, TwoStacks) else count for part in (gate_up, down)
     )
+    if apart != of_down:
+        raise KernelError("of gate_up and down others lie apart")
+    by_turns = gate_and_up_by_turns(gate_up) if gated else gate_up
+    return PackedExperts(
+        count, hidden, intermediate, activation,
+        pack_rows(by_turns), pack_rows(down), apart, gate_up_bias, down_bias,
+    )  # fmt: skip
 
 
 def gate_and_up_by_turns(
-    gate_up: QuantizedWeight | torch.Tensor,
-) -> QuantizedWeight | torch.Tensor:
+    gate_up: QuantizedWeight | torch.Tensor | TwoStacks,
+) -> QuantizedWeight | torch.Tensor | TwoStacks:
     """[E, 2I, H] with gate before up, eight rows of each by turns; bfloat16 ones as they are."""
-    if isinstance(gate_up, torch.Tensor):
+    if isinstance(gate_up, torch.Tensor | TwoStacks):
         return gate_up
     if isinstance(gate_up, MxFp4):
         return MxFp4(_by_turns(gate_up.packed), _by_turns(gate_up.scales))

@@ -190,16 +190,12 @@ def _in_place(weight: torch.Tensor) -> PackedLinear:
     )
 
 
-def pack_two_stacks(weights: TwoStacks) -> PackedLinear:
-    """Bfloat16 matrices as they are; those that lie apart in the place of scales."""
-    first, second = (_in_place(stack) for stack in (weights.first, weights.second))
-    return replace(first, scales=second.weights)
-
-
-def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
+def pack_rows(weight: QuantizedWeight | torch.Tensor | TwoStacks) -> PackedLinear:
     """Packs matrices [..., N, K] one behind the other; N may be padded only where there is one."""
     if isinstance(weight, torch.Tensor):
         return _in_place(weight)
+    if isinstance(weight, TwoStacks):
+        return replace(_in_place(weight.first), scales=_in_place(weight.second).weights)
     *matrices, rows, columns = weight.shape
     if columns % 16 or not columns or not rows:
         raise KernelError(f"cannot pack weights of {rows} x {columns}: K must be a multiple of 16")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import drafts_agree
-from benchmarks.drafts_agree import bits_of, told, told_swaps
+from benchmarks.drafts_agree import told, told_swaps
 from spark_prof.ab.accuracy_gate import Depth, Position
+from spark_prof.ab.agreement import bits_of_swaps
 from spark_prof.ab.result import RankSwaps, SwappedModule
 from spark_prof.errors import CommandError
 
@@ -79,8 +80,8 @@ def test_some_layer_has_to_be_swapped_where_that_was_asked_for() -> None:
 
 
 def test_a_live_swap_with_other_bits_changes_those_of_the_model() -> None:
-    assert bits_of([RankSwaps(0, (LIVE, replace(BACK, bits="changed")))]) == "kept"
-    assert bits_of([RankSwaps(0, (LIVE, replace(LIVE, bits="changed")))]) == "changed"
+    assert bits_of_swaps([RankSwaps(0, (LIVE, replace(BACK, bits="changed")))]) == "kept"
+    assert bits_of_swaps([RankSwaps(0, (LIVE, replace(LIVE, bits="changed")))]) == "changed"
 
 
 def test_an_engine_that_fails_is_told_and_kept(
