@@ -20,7 +20,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,13 +213,28 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
             *(("--tensor-parallel-size", str(case.gpus)) if case.gpus > 1 else ()),
             *("--compilation-config", GRAPHS, *case.engine, *engine),
         ]
-        done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
         result = Path(temporary) / "run/result.json"
-        if result.exists():
-            shutil.copy(result, path)
-        for log in result.parent.glob("*.log"):
-            shutil.copy(log, path.with_name(f"{path.stem}-{log.name}"))
-        return done.returncode
+        try:
+            with ending_in_order(command) as child:
+                return child.wait()
+        finally:
+            if result.exists():
+                shutil.copy(result, path)
+            for log in result.parent.glob("*.log"):
+                shutil.copy(log, path.with_name(f"{path.stem}-{log.name}"))
+
+
+@contextmanager
+def ending_in_order(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that has Ctrl-C from the terminal, too, and then as long as it takes to end.
+
+    Killed in the meantime, as subprocess.run would do it, spark-prof could not end its engines.
+    """
+    child = subprocess.Popen(command, cwd=ROOT, stdout=sys.stderr)
+    try:
+        yield child
+    finally:
+        child.wait()
 
 
 def both(words: str, name: str) -> list[str]:

@@ -38,7 +38,8 @@ _TOGETHER = "--no-record --mode one --time-anyway --seconds 1"
 _TRIALS = 2  # that share a GPU
 _LEAST_SHARE = 0.3  # of its seconds must be left for a job to begin
 _POLL_SECONDS = 0.2
-_END_SECONDS = 10.0  # to write what is there, once it was asked to end
+_END_SECONDS = 45.0  # to end engines and write what is there, once it was asked to
+_KILLED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class RunningJob:
 
     def end(self) -> None:
         """Asks the group to end and waits; what is left of it is killed."""
-        for sign, seconds in ((signal.SIGINT, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)):
+        for sign, seconds in ((signal.SIGINT, _END_SECONDS), (signal.SIGKILL, _KILLED_SECONDS)):
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, sign)
             with suppress(subprocess.TimeoutExpired):

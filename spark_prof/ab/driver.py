@@ -49,6 +49,7 @@ from spark_prof.ab.messages import (
     receive,
     send,
 )
+from spark_prof.ab.orphan import end_when_orphaned
 from spark_prof.errors import CommandError
 from spark_prof.profiler.facts import execution_of, nvml_gpu, processor
 
@@ -184,6 +185,7 @@ _SEED = 20240607
 def main(path: str) -> int:
     """Answers the requests that come over the socket until one says to end."""
     connection = Client(path, "AF_UNIX")
+    end_when_orphaned(connection.fileno())
     with suppress(Exception):  # which the first request meets again
         importlib.import_module("vllm.entrypoints.llm")  # takes long, and may before it is asked
     session = _Session()

@@ -429,12 +429,12 @@ def run_two_engines(setting: AbRun) -> None:
     sides: list[Literal["a", "b"]] = ["a" if side == "a" else "b" for side in order[:count]]
     engines = Loading(setting, sides)
     if setting.options.at_once:
-        setting.say(f"starting {count} engines at once")
+        setting.say(f"starting {count} engines at once; none is measured until all have loaded")
     try:
         with engines.all():
             for number, name in enumerate(sides):
-                doing = "waiting for" if setting.options.at_once else "starting"
-                setting.say(f"{doing} engine {number + 1} of {count}, side {name}")
+                doing = "" if setting.options.at_once else "starting "
+                setting.say(f"{doing}engine {number + 1} of {count}, side {name}")
                 starts.start(name, engines, number)
                 if not starts.counts:
                     setting.keeper.miss("nothing was timed further: the sides do not agree")

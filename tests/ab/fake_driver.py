@@ -5,6 +5,7 @@ usage: python fake_driver.py SOCKET
 The variable FAKE_ENGINE is JSON: gain (of side b), noise, wrong (side b's logits differ by so many
 nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture,
 full (allocations that failed in an engine of side b, as torch logs them),
+slow (seconds that an engine of side b takes to start),
 slower (the host, by so much at each generation than at the one before); and
 by words of a side, which may be options: gains, wrong_in, dies_with, hangs_with, falls_back.
 Of an engine with a drafter drafts: what a step takes in us without one and with it, what a draft
@@ -73,7 +74,9 @@ def main() -> None:
         if isinstance(request, Start):
             os.environ |= request.environment
             read_sides()
-        print(f"asked {name}", flush=True)
+            if os.environ.get("FAKE_SIDE") == "b":
+                time.sleep(MODEL.get("slow", 0))
+        print(f"{name} came at {time.monotonic()}\nasked {name}", flush=True)
         if name == "Start" and os.environ.get("FAKE_SIDE") == "b":
             for _ in range(MODEL.get("full", 0)):
                 print("[rank0]:[W1130] memory allocation failed with OOM on device 0", flush=True)
@@ -84,7 +87,10 @@ def main() -> None:
         if MODEL.get("hang") == name:
             time.sleep(3600)
         failed = MODEL.get("fail") == name
-        send(connection, Failed("RuntimeError: made to fail") if failed else answer(request))
+        response = Failed("RuntimeError: made to fail") if failed else answer(request)
+        if isinstance(request, Start):
+            print(f"started at {time.monotonic()}", flush=True)
+        send(connection, response)
         if isinstance(request, Shutdown):
             return
 

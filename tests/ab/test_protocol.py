@@ -135,12 +135,17 @@ def test_one_start_a_side_is_a_quick_look_without_an_interval(tmp_path: Path) ->
     assert float(said[1]) == pytest.approx(1.25, rel=0.01)
 
 
+def moments(logs: list[str], what: str) -> list[float]:
+    """When each engine first did something, by its log."""
+    return [float(re.search(rf"{what} at (.*)", log)[1]) for log in logs]  # type: ignore[index]
+
+
 @pytest.mark.slow
 def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
     """Every engine has answered its start before the first is measured; none is left behind."""
     options = ("--b", "FAKE_SIDE=b", "--at-once", *SMALL)
     words = "serve m --kv-cache-memory-bytes 1000000"
-    done = run(tmp_path, *options, model={"gain": 1.25}, words=words)
+    done = run(tmp_path, *options, model={"gain": 1.25, "slow": 1.0}, words=words)
     assert done.code == 0, done.errors
     for found in done.result.runs:
         assert gain_of(found).value == pytest.approx(1.25, rel=0.01)
@@ -149,6 +154,7 @@ def test_engines_that_load_at_once_are_measured_in_turn(tmp_path: Path) -> None:
     assert any("starting 4 engines at once" in line for line in progress[:first])
     logs = [path.read_text() for path in sorted(done.folder.glob("engine-*.log"))]
     assert len(logs) == 4
+    assert min(moments(logs, "(?:Compare|Generate) came")) > max(moments(logs, "started"))
     assert not [line for line in done.result.missing if "memory full" in line]
     full = run(tmp_path / "full", *options, model={"gain": 1.25, "full": 3}, words=words)
     told = sorted(line.split(" while")[0] for line in full.result.missing if "memory full" in line)
