@@ -79,7 +79,7 @@ def _built(part: Replacement, of: Swap, point: SwapPoint, swap: Swap) -> Guarded
             guarded.replacement = of_part(part, of, point, swap)
     except Exception as error:  # a layer that the kernel cannot have keeps vLLM's
         prefix = "" if isinstance(error, SparkProfError) else f"{type(error).__name__}: "
-        guarded.fail(prefix + str(error).replace(point.name, "the layer"), quiet=True)
+        guarded.fail(f"{prefix}{error}", quiet=True)
     else:
         logger.info("%s: of what slot layer has packed, which gave it up", guarded.label)
     return guarded

@@ -34,6 +34,7 @@ def _stored(report: Report, component: str, dtype: str) -> Report:
 def test_slots_that_layer_leaves_something(name: str, slots: set[str]) -> None:
     report, facts = _recorded(name)
     assert slots_beside_layer(report, facts.architecture) == slots
+    assert slots_beside_layer(replace(report, roofline=None), facts.architecture) == slots
     assert not slots_beside_layer(replace(report, modules=()), facts.architecture)
     assert not slots_beside_layer(report, "NemotronHForCausalLM")  # which it does not know
 
