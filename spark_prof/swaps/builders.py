@@ -102,12 +102,7 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
         packed = pack_linear(quantized.weight)
     if isinstance(layer, NormedLinearLayer):
         return _normed_linear(layer, packed, "changed", quantized.line)
-    configs = {
-        count: choose_linear(packed, count, insist=True).config
-        or default_config(packed.rows, packed.columns, count)
-        for count in _COUNTS
-    }
-    return _linear(packed, configs, "changed", quantized.line)
+    return quantized_matrix(packed, quantized.line)
 
 
 BUILDERS: Mapping[str, Builder] = {
@@ -120,10 +115,24 @@ BUILDERS: Mapping[str, Builder] = {
 
 
 def _kept_linear(layer: LinearLayer, insist: bool) -> Replacement:
-    packed = pack_linear(layer.weight)
+    return kept_matrix(pack_linear(layer.weight), insist)
+
+
+def kept_matrix(packed: PackedLinear, insist: bool) -> Replacement:
+    """The kernel of a matrix whose weight is packed and has its bits."""
     configs = _chosen(partial(choose_linear, packed), insist)
     line = f"{packed.format} {packed.rows} x {packed.columns}"
     return _linear(packed, configs, "kept", f"{line}, {_counts_in_words(configs)}")
+
+
+def quantized_matrix(packed: PackedLinear, line: str) -> Replacement:
+    """The kernel of a matrix whose weight was quantized here; the line says what that lost."""
+    configs = {
+        count: choose_linear(packed, count, insist=True).config
+        or default_config(packed.rows, packed.columns, count)
+        for count in _COUNTS
+    }
+    return _linear(packed, configs, "changed", line)
 
 
 def _linear(
@@ -194,8 +203,12 @@ def _normed_mlp(layer: NormedMlpLayer) -> Replacement:
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
-    router = layer.router
-    packed, configs, codes = _packed_experts(layer, insist)
+    return kept_experts(_packed_experts(layer), layer.router, insist)
+
+
+def kept_experts(packed: PackedExperts, router: RouterLayer, insist: bool) -> Replacement:
+    """The kernels of packed experts, from the router's logits on."""
+    configs, codes = _configured(packed, router, insist)
     device = packed.down.weights.device
     _try_routing(router, device)
     prepare(codes, device)
@@ -208,7 +221,8 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
 
 def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     router = make_router(layer)
-    packed, configs, codes = _packed_experts(layer.experts, insist, chained=True)
+    packed = _packed_experts(layer.experts)
+    configs, codes = _configured(packed, layer.experts.router, insist, chained=True)
     how = router.float_logits, router.shared_gate is not None
     codes += [router_code(packed.hidden, count, router.choice, *how) for count in configs]
     prepare(codes, packed.down.weights.device)
@@ -220,11 +234,8 @@ def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     return replace(built, parts=(packed, router.choice.top_k, configs))
 
 
-def _packed_experts(
-    layer: ExpertsLayer, insist: bool, *, chained: bool = False
-) -> tuple[PackedExperts, dict[int, MoeConfig], list[KernelCode]]:
-    """Experts, a configuration for each number of tokens, and what has to be compiled."""
-    gate_up, down, router = layer.gate_up, layer.down, layer.router
+def _packed_experts(layer: ExpertsLayer) -> PackedExperts:
+    gate_up, down = layer.gate_up, layer.down
     if isinstance(gate_up, torch.Tensor | TwoStacks) and not layer.stays:
         raise KernelError(
             "vLLM lays the BF16 experts of this layer out anew, for which a second copy would be"
@@ -233,7 +244,13 @@ def _packed_experts(
     # Copies: vLLM goes on to lay its own out anew.
     gate_up_bias = None if layer.gate_up_bias is None else layer.gate_up_bias.clone()
     down_bias = None if layer.down_bias is None else layer.down_bias.clone()
-    packed = pack_experts(gate_up, down, gate_up_bias, down_bias, layer.activation)
+    return pack_experts(gate_up, down, gate_up_bias, down_bias, layer.activation)
+
+
+def _configured(
+    packed: PackedExperts, router: RouterLayer, insist: bool, *, chained: bool = False
+) -> tuple[dict[int, MoeConfig], list[KernelCode]]:
+    """A configuration of experts for each number of tokens, and what has to be compiled."""
     choose = partial(choose_moe, packed, router.top_k, always=router.always, chained=chained)
     configs = _chosen(choose, insist)
     form, activation = packed.gate_up.format, packed.activation.name
@@ -245,7 +262,7 @@ def _packed_experts(
             down_code(form, packed.intermediate, count, config),
         )
     ]
-    return packed, configs, codes
+    return configs, codes
 
 
 def _experts(
