@@ -221,7 +221,7 @@ def _check_measured(point: SwapPoint, swap: Swap) -> None:
 
 
 _MEASURED_MLPS = (torch.float8_e4m3fn,)
-"""Of Llama-3.1-8B on an H200 under vLLM 0.33: 1.35 x at batch 1, 1.29 x at batch 8, on the device."""
+"""Of Llama-3.1-8B on an H200 under vLLM 0.33: 1.35 x at batch 1, 1.29 x at batch 8 (device)."""
 
 
 def _type_of(matrix: Any) -> torch.dtype | None:
