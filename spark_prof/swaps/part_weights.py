@@ -114,9 +114,9 @@ def of_part(part: Replacement, of: Swap, point: SwapPoint, swap: Swap) -> Replac
         return kept_experts(replace(packed, count=router.experts), router, insist)
     if point.slot == "qkv" and isinstance(packed, PackedLinear):
         if part.bits == "kept" and swap.kernel in _SAME_BITS:
-            return kept_matrix(packed, insist)
+            return kept_matrix(packed, swap.slot, insist)
         if part.bits == "changed" and swap.kernel == of.kernel:
-            return quantized_matrix(packed, part.line)
+            return quantized_matrix(packed, swap.slot, part.line)
     raise KernelError(
         f"slot layer failed here, and has packed the weights otherwise than {swap.slot}="
         f"{swap.kernel} reads them"
