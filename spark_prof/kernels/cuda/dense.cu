@@ -56,29 +56,36 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #if X_AHEAD
     Activations ring_x[DEPTH];
 #endif
-    int ahead_unit = split, ahead_first = begin;
+    int ahead_unit = split, ahead_first = begin;  // of the ring's first slot
     // Of BF16, which is read where the model has it, all rows of gate lie before those of up.
     constexpr bool IN_PLACE = FORMAT == BF16 && GATED;
     const long long eighth = 16ll * COLUMNS * (IN_PLACE ? stacks : 1);
     // A stack beyond the last is the last again, and is not stored.
-    const u8 *ahead_weights, *ahead_scales;
+    LaneUnit ahead;
+    const u16* ahead_x = lane_activations(own_x, split);
     auto turn_to = [&](int first) {
         const long long at = min(first + stack, stacks - 1);
-        ahead_weights = weights + at * (IN_PLACE ? WEIGHT_STRIDE / 2 : WEIGHT_STRIDE);
-        ahead_scales = scales + at * SCALE_STRIDE;
+        ahead = lane_unit(weights + at * (IN_PLACE ? WEIGHT_STRIDE / 2 : WEIGHT_STRIDE),
+                          scales + at * SCALE_STRIDE, split);
     };
     auto load = [&](int slot, bool with_x) {
-        if (ahead_first < stacks && ahead_unit < UNITS) {
-            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit, eighth);
+        const int later = slot * SPLIT, unit = ahead_unit + later;
+        if (ahead_first < stacks && (WHOLE_RINGS || unit < UNITS)) {
+            load_weights(ring[slot], ahead, later, unit, eighth);
 #if X_AHEAD
-            if (with_x) load_activations<ROOM != 0>(ring_x[slot], own_x, ahead_unit);
+            if (with_x) load_activations<ROOM != 0>(ring_x[slot], ahead_x, later, unit);
 #endif
         }
-        ahead_unit += SPLIT;
+        if (slot < DEPTH - 1) return;
+        ahead_unit += RING;
         // Not a turn earlier where the last units do not suffice for all warps.
-        if (slot == DEPTH - 1 && ahead_unit >= UNITS_A_WARP * SPLIT) {
+        if (ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
+            ahead_x = lane_activations(own_x, split);
             turn_to(ahead_first += step);
+        } else {
+            advance(ahead, RING);
+            ahead_x += RING * UNIT_COLUMNS;
         }
     };
     // The weights do not depend on the kernel before; what is read after the wait may.
@@ -95,7 +102,8 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot)
         if (split + slot * SPLIT < UNITS)
-            load_activations<ROOM != 0>(ring_x[slot], own_x, split + slot * SPLIT);
+            load_activations<ROOM != 0>(ring_x[slot], lane_activations(own_x, split),
+                                        slot * SPLIT, split + slot * SPLIT);
 #endif
 
     auto store = [&](int row, int token, float sum, float scale, float offset) {
@@ -128,16 +136,17 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                 scale[i][half] = scale_of(row);
                 offset[i][half] = bias_of(row);
             }
-        for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
+        const u16* now_x = lane_activations(own_x, split);
+        for (int done = 0; done < UNITS_A_WARP; done += DEPTH, now_x += RING * UNIT_COLUMNS) {
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;
-                if (unit < UNITS) {
+                if (WHOLE_RINGS || unit < UNITS) {
 #if X_AHEAD
                     multiply(ring[slot], ring_x[slot], second_x, unit, TOKENS, sums);
 #else
                     Activations activations;
-                    load_activations<ROOM != 0>(activations, own_x, unit);
+                    load_activations<ROOM != 0>(activations, now_x, slot * SPLIT, unit);
                     multiply(ring[slot], activations, second_x, unit, TOKENS, sums);
 #endif
                 }
