@@ -1,11 +1,12 @@
 """The device time of a decode step that is made of this package's kernels alone, beside its bytes.
 
 All layers of a model in their real shapes with random weights, captured in one CUDA graph: norm and
-qkv, attention, o, norm and experts, and the lm_head. Beside it stands the time in which this GPU
-reads the same weights, by a sum over as many bytes in the same run. No vLLM is needed.
+qkv, attention, o, norm and experts or MLP, and the lm_head, as slots `layer`, `o` and `lm_head`
+build them. Beside it stands the time in which this GPU reads the same weights, by a sum over as
+many bytes in the same run. No vLLM is needed.
 
-usage: python benchmarks/decoder_step.py [--model gpt-oss-20b|qwen3-30b-a3b-nvfp4] [--tokens M]
-           [--context N] [--layers L] [--qkv kept|mxfp4] [--kernels]
+usage: python benchmarks/decoder_step.py [--model NAME] [--tokens M] [--context N] [--layers L]
+           [--qkv kept|mxfp4] [--kernels]
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from spark_prof.kernels.candidate import (
     LinearLayer,
     NormedExpertsLayer,
     NormedLinearLayer,
+    NormedMlpLayer,
     NormLayer,
     Replacement,
     RouterLayer,
 )
-from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 from spark_prof.swaps.builders import build_kept, build_quantized
 
 DEVICE = torch.device("cuda")
@@ -51,18 +53,32 @@ class Model:
     heads: int
     kv_heads: int
     size: int
-    experts: int
+    experts: int  # 0 where the MLP is dense
     top_k: int
     inner: int
     vocabulary: int
-    form: str  # of the experts and, if it is nvfp4, of qkv and o
-    gpt_oss: bool  # biases, sinks, a window in every second layer, SwiGLU; else norms of heads
+    form: str  # of the experts or the MLP and, unless it is mxfp4, of qkv and o
+    gpt_oss: bool = False  # biases, sinks, a window in every second layer, SwiGLU
+    head_norms: bool = False  # of queries and keys
+
+    @property
+    def qkv_rows(self) -> int:
+        """Features of queries, keys and values."""
+        return (self.heads + 2 * self.kv_heads) * self.size
+
+    @property
+    def width(self) -> int:
+        """Features of what attention gives to o."""
+        return self.heads * self.size
 
 
 MODELS = {
-    "gpt-oss-20b": Model(24, 2880, 64, 8, 64, 32, 4, 2880, 201088, "mxfp4", True),
-    "gpt-oss-120b": Model(36, 2880, 64, 8, 64, 128, 4, 2880, 201088, "mxfp4", True),
-    "qwen3-30b-a3b-nvfp4": Model(48, 2048, 32, 4, 128, 128, 8, 768, 151936, "nvfp4", False),
+    "gpt-oss-20b": Model(24, 2880, 64, 8, 64, 32, 4, 2880, 201088, "mxfp4", gpt_oss=True),
+    "gpt-oss-120b": Model(36, 2880, 64, 8, 64, 128, 4, 2880, 201088, "mxfp4", gpt_oss=True),
+    "qwen3-30b-a3b-nvfp4": Model(
+        48, 2048, 32, 4, 128, 128, 8, 768, 151936, "nvfp4", head_norms=True
+    ),
+    "llama-3.1-8b-fp8": Model(32, 4096, 32, 8, 128, 0, 0, 14336, 128256, "fp8"),
 }
 
 
@@ -71,8 +87,12 @@ def plain(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) / shape[-1] ** 0.5
 
 
-def packed(form: str, *shape: int) -> MxFp4 | NvFp4:
-    """Random codes of 4 bits and scales that keep sums near 1."""
+def packed(form: str, *shape: int) -> MxFp4 | NvFp4 | Fp8Rows:
+    """Random codes of 4 or 8 bits and scales that keep sums near 1."""
+    if form == "fp8":
+        values = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
+        scales = torch.full(shape[:-1], shape[-1] ** -0.5, device=DEVICE)
+        return Fp8Rows(values.to(torch.float8_e4m3fn), scales)
     codes = torch.randint(0, 256, (*shape[:-1], shape[-1] // 2), device=DEVICE, dtype=torch.uint8)
     if form == "mxfp4":
         scales = torch.full((*shape[:-1], shape[-1] // 32), 121, device=DEVICE, dtype=torch.uint8)
@@ -87,10 +107,10 @@ def packed(form: str, *shape: int) -> MxFp4 | NvFp4:
 class Layer:
     """The kernels of a layer and what their calls need beside the activations."""
 
-    matrix: Replacement
+    qkv: Replacement  # and the norm before it
     attention: Replacement
     o: Replacement
-    experts: Replacement
+    mlp: Replacement  # dense or of experts, and the norm before it
     qkv_bias: torch.Tensor | None
     o_bias: torch.Tensor | None
     cache: torch.Tensor
@@ -100,41 +120,66 @@ def make_layer(model: Model, number: int, pages: int, quantized: bool) -> Layer:
     """One layer with weights of its own."""
     hidden, name = model.hidden, f"layers.{number}"
     norm = NormLayer(name, torch.ones(hidden, device=DEVICE, dtype=torch.bfloat16), 1e-5)
-    rows, width = (model.heads + 2 * model.kv_heads) * model.size, model.heads * model.size
-    nvfp4 = model.form == "nvfp4"
-    qkv = packed("nvfp4", rows, hidden) if nvfp4 else plain(rows, hidden)
-    o = packed("nvfp4", hidden, width) if nvfp4 else plain(hidden, width)
-    normed, output = (
-        NormedLinearLayer(name, norm, LinearLayer(name, "qkv", qkv)),
-        LinearLayer(name, "o", o),
+    four_or_eight = model.form != "mxfp4"
+    qkv, o = (
+        LinearLayer(name, slot, packed(model.form, *shape) if four_or_eight else plain(*shape))
+        for slot, shape in (("qkv", (model.qkv_rows, hidden)), ("o", (hidden, model.width)))
     )
+    last = dense_mlp(model, name, norm) if not model.experts else experts_of(model, name, norm)
+    qkv_kernel, attention, o_kernel, mlp = (
+        build_quantized(part, "mxfp4") if quantized else build_kept(part, insist=True)
+        for part in (NormedLinearLayer(name, norm, qkv), attention_of(model, number), o, last)
+    )
+    return Layer(
+        qkv_kernel, attention, o_kernel, mlp,
+        plain(model.qkv_rows) if model.gpt_oss else None, plain(hidden) if model.gpt_oss else None,
+        plain(pages, PAGE, model.kv_heads, 2 * model.size) * model.size**0.5,
+    )  # fmt: skip
+
+
+def attention_of(model: Model, number: int) -> AttentionLayer:
+    """Attention of a layer."""
+    name = f"layers.{number}"
     head = NormLayer(name, torch.ones(model.size, device=DEVICE), 1e-6)
+    heads = head if model.head_norms else None
     window = 128 if model.gpt_oss and number % 2 == 0 else 0
     angle = torch.rand(131072, model.size // 2, device=DEVICE)
     table = torch.cat([angle.cos(), angle.sin()], 1)
-    heads = None if model.gpt_oss else head
-    attention = AttentionLayer(
+    return AttentionLayer(
         name, model.heads, model.kv_heads, model.size, model.size**-0.5, window,
         plain(model.heads) if model.gpt_oss else None, table, True, heads, heads,
     )  # fmt: skip
+
+
+def experts_of(model: Model, name: str, norm: NormLayer) -> NormedExpertsLayer:
+    """Norm, router and experts of a layer."""
+    hidden, count = model.hidden, model.experts
     experts = ExpertsLayer(
-        name, packed(model.form, model.experts, 2 * model.inner, hidden),
-        packed(model.form, model.experts, hidden, model.inner),
-        plain(model.experts, 2 * model.inner) if model.gpt_oss else None,
-        plain(model.experts, hidden) if model.gpt_oss else None,
+        name, packed(model.form, count, 2 * model.inner, hidden),
+        packed(model.form, count, hidden, model.inner),
+        plain(count, 2 * model.inner) if model.gpt_oss else None,
+        plain(count, hidden) if model.gpt_oss else None,
         Activation("swiglu" if model.gpt_oss else "silu"),
-        RouterLayer(name, model.experts, model.top_k, True, "softmax", None, 1.0),
+        RouterLayer(name, count, model.top_k, True, "softmax", None, 1.0),
     )  # fmt: skip
-    gate = LinearLayer(name, "router", plain(model.experts, hidden) * hidden**0.5)
-    gate_bias = plain(model.experts) if model.gpt_oss else None
-    matrix = build_quantized(normed, "mxfp4") if quantized else build_kept(normed, insist=True)
-    o_kernel = build_quantized(output, "mxfp4") if quantized else build_kept(output, insist=True)
-    return Layer(
-        matrix, build_kept(attention, insist=True), o_kernel,
-        build_kept(NormedExpertsLayer(name, norm, gate, gate_bias, experts), insist=True),
-        plain(rows) if model.gpt_oss else None, plain(hidden) if model.gpt_oss else None,
-        plain(pages, PAGE, model.kv_heads, 2 * model.size) * model.size**0.5,
-    )  # fmt: skip
+    gate = LinearLayer(name, "router", plain(count, hidden) * hidden**0.5)
+    gate_bias = plain(count) if model.gpt_oss else None
+    return NormedExpertsLayer(name, norm, gate, gate_bias, experts)
+
+
+def dense_mlp(model: Model, name: str, norm: NormLayer) -> NormedMlpLayer:
+    """Norm, gate and up, and down of a layer."""
+    gate_up = LinearLayer(name, "mlp", packed(model.form, 2 * model.inner, model.hidden))
+    down = LinearLayer(name, "mlp", packed(model.form, model.hidden, model.inner))
+    return NormedMlpLayer(name, norm, gate_up, down)
+
+
+def make_head(model: Model, quantized: bool) -> tuple[Replacement, torch.Tensor]:
+    """The lm_head, and its BF16 weight."""
+    weight = plain(model.vocabulary, model.hidden)
+    matrix = LinearLayer("lm_head", "lm_head", weight)
+    head = build_quantized(matrix, "mxfp4") if quantized else build_kept(matrix, insist=True)
+    return head, weight
 
 
 def step_inputs(model: Model, tokens: int, context: int) -> tuple[torch.Tensor, ...]:
@@ -164,10 +209,10 @@ def step_of(
     def step() -> torch.Tensor:
         y, residual = x, x
         for layer in layers:
-            qkv, residual = layer.matrix.run(y, residual, layer.qkv_bias)
+            qkv, residual = layer.qkv.run(y, residual, layer.qkv_bias)
             keys, values = layer.cache.chunk(2, dim=-1)
             seen = layer.attention.run(qkv, positions, keys, values, blocks, lengths, slots)
-            y, residual = layer.experts.run(layer.o.run(seen, layer.o_bias), residual)
+            y, residual = layer.mlp.run(layer.o.run(seen, layer.o_bias), residual)
         out: torch.Tensor = head.run(y, None) if head.takes(tokens) else y @ weight.T
         return out
 
@@ -176,13 +221,13 @@ def step_of(
 
 def bytes_of(model: Model, layers: int, tokens: int, quantized: bool) -> float:
     """Bytes of weights that a step reads, if each token takes experts of its own."""
-    four = 0.53125 if model.form == "mxfp4" else 0.5625
-    dense = four if quantized or model.form == "nvfp4" else 2.0
-    width = model.heads * model.size
-    matrices = (2 * width + 2 * model.kv_heads * model.size) * model.hidden * dense
-    experts = min(tokens * model.top_k, model.experts) * 3 * model.hidden * model.inner * four
+    stored = {"mxfp4": 0.53125, "nvfp4": 0.5625, "fp8": 1.0}[model.form]
+    dense = stored if quantized or model.form != "mxfp4" else 2.0
+    matrices = (model.width + model.qkv_rows) * model.hidden * dense
+    count = min(tokens * model.top_k, model.experts) if model.experts else 1
+    experts = count * 3 * model.hidden * model.inner * stored
     gate = 2 * model.experts * model.hidden
-    head = model.vocabulary * model.hidden * (four if quantized else 2.0)
+    head = model.vocabulary * model.hidden * (stored if quantized else 2.0)
     return layers * (matrices + experts + gate) + head
 
 
@@ -223,11 +268,9 @@ def main() -> int:
     read = measure_ceilings(DEVICE).read.median
     with torch.no_grad():
         layers = [make_layer(model, n, pages, quantized) for n in range(count)]
-        weight = plain(model.vocabulary, model.hidden)
-        matrix = LinearLayer("lm_head", "lm_head", weight)
-        head = build_quantized(matrix, "mxfp4") if quantized else build_kept(matrix, insist=True)
+        head, weight = make_head(model, quantized)
         for tokens in options.tokens:
-            if not layers[0].matrix.takes(tokens):
+            if not layers[0].qkv.takes(tokens):
                 print(f"norm and qkv take no {tokens} tokens", flush=True)
                 continue
             step = step_of(model, layers, head, weight, tokens, options.context)

@@ -89,13 +89,17 @@ def ab(case: str, seconds: float, gpus: int = 1, starts: int = 4) -> Job:
     return Job(f"ab-{case}", command, seconds, gpus)
 
 
-def chained(model: str, *tokens: int) -> Job:
-    """A search of configurations, by which the dispatcher of this machine then goes."""
+def chained(model: str, *tokens: int, seconds: int = 30) -> Job:
+    """A search of configurations, by which the dispatcher of this machine then goes.
+
+    Args:
+        tokens: for each of which is searched so many seconds, beside 120 for all else.
+    """
     command = (
         *(PYTHON, "benchmarks/chained_configs.py", "{out}/result.json", "--model", model),
-        *("--tokens", *map(str, tokens), "--seconds", "30", "--keep"),
+        *("--tokens", *map(str, tokens), "--seconds", str(seconds), "--keep"),
     )
-    return Job(f"chained-{model}", command, 150)
+    return Job(f"chained-{model}", command, 120 + seconds * len(tokens))
 
 
 def check(kernel: str) -> Job:
@@ -108,6 +112,7 @@ def check(kernel: str) -> Job:
 JOBS = (
     chained("gpt-oss-20b", 8, 1),
     chained("qwen3-30b-a3b-nvfp4", 8),
+    chained("llama-3.1-8b-fp8", 8, 1, seconds=40),
     # Both sides in one engine.
     ab("nemotron-3-nano-fp8", 240),
     ab("gpt-oss-20b-quantized", 240),
@@ -119,6 +124,7 @@ JOBS = (
     ab("qwen3-next-80b-a3b-nvfp4-layer", 300, starts=2),
     ab("qwen3-30b-a3b-nvfp4-layer", 420),
     ab("gpt-oss-20b-layer", 420),
+    ab("gpt-oss-20b-layer-quantized", 420),
     ab("llama-3.1-8b-fp8-layer", 420),
     ab("small-moe-nvfp4-layer", 240, starts=2),
     ab("qwen3-30b-a3b-nvfp4-layer-tp2", 420, gpus=2, starts=2),

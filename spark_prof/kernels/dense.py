@@ -109,7 +109,7 @@ def default_config(
     many = token_tiles(tokens) > 1
     units = -(-columns // 128)
     if format == "fp8" and units >= 32 and not many:
-        # The fastest of a dozen for Llama-3.1-8B on an H200 (benchmarks/dense_layers.py).
+        # The fastest of a dozen for Llama-3.1-8B on an H200 (llama-fp8-layers-h200.json).
         config = LinearConfig(8, 8, 2, 1, 2) if units > 64 else LinearConfig(16, 16, 2, 0, 1, 1)
     elif format == "bf16":
         # A unit is 4 KB: with one or two each, 16 warps have enough in flight for a multiprocessor.
@@ -136,13 +136,24 @@ def config_for(work: TunedShape, _processors: int) -> LinearConfig:
     return default_config(work.rows, work.columns, work.tokens, work.format)
 
 
+LAYER_DENSE = "layer-dense"
+"""By this name configurations are measured in a chain of layers (benchmarks/chained_configs.py)."""
+
+
 def choose_linear(
-    weight: PackedLinear, tokens: int, *, insist: bool = False
+    weight: PackedLinear,
+    tokens: int,
+    *,
+    insist: bool = False,
+    chained: bool = False,  # whether the kernels of a layer run before or behind
 ) -> DispatchChoice[LinearConfig]:
     """Chooses between `linear` and whatever it would replace."""
     rows, columns = weight.rows, weight.columns
     arch = architecture(weight.weights.device)
     choice = choose("dense", weight.format, rows, columns, tokens, arch, insist=insist)
+    if chained and choice.config is not None:
+        in_layer = choose(LAYER_DENSE, weight.format, rows, columns, tokens, arch)
+        choice = choice if in_layer.config is None else in_layer
     return configured(choice, default_config(rows, columns, tokens, weight.format), columns)
 
 

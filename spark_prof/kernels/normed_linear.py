@@ -17,6 +17,7 @@ from spark_prof.kernels.candidate import Layer, NormedLinearLayer, NormLayer, Re
 from spark_prof.kernels.dense import (
     LinearConfig,
     Prologue,
+    choose_linear,
     default_config,
     dense_code,
     launch_dense,
@@ -112,6 +113,16 @@ def choose_normed(weight: PackedLinear, tokens: int, processors: int = 0) -> Lin
     choice = choose("normed", form, rows, columns, tokens, arch, insist=True)
     config = configured(choice, default, columns).config
     return config if config is not None and fits(columns, tokens, config) else default
+
+
+def insisted(weight: PackedLinear, tokens: int, chained: bool = True) -> LinearConfig:
+    """The configuration of a matrix without its norm, whatever was measured to be faster.
+
+    Args:
+        chained: as of `choose_linear`.
+    """
+    choice = choose_linear(weight, tokens, insist=True, chained=chained)
+    return choice.config or default_config(weight.rows, weight.columns, tokens, weight.format)
 
 
 def fits(columns: int, tokens: int, config: LinearConfig) -> bool:

@@ -15,7 +15,6 @@ import torch
 from spark_prof.kernels.candidate import Layer, NormedMlpLayer, NormLayer, Replacement
 from spark_prof.kernels.dense import (
     LinearConfig,
-    choose_linear,
     default_config,
     dense_code,
     linear,
@@ -25,6 +24,7 @@ from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import gate_and_up_by_turns
 from spark_prof.kernels.normed_linear import (
     choose_normed,
+    insisted,
     norm_code,
     normed_config,
     normed_linear,
@@ -105,12 +105,8 @@ def _alone(weight: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.Te
 def mlp_config(mlp: PackedMlp, tokens: int) -> MlpConfig:
     """How both launches share out their work: as measured for such matrices, else by default."""
     fused = choose_normed(mlp.gate_up, tokens, multiprocessors(mlp.gate_up.weights.device))
-    gate_up, down = (
-        choose_linear(weight, tokens, insist=True).config
-        or default_config(weight.rows, weight.columns, tokens, weight.format)
-        for weight in (mlp.gate_up, mlp.down)
-    )
-    return MlpConfig(fused or gate_up, fused is not None, down)
+    gate_up = fused or insisted(mlp.gate_up, tokens)
+    return MlpConfig(gate_up, fused is not None, insisted(mlp.down, tokens))
 
 
 def build(layer: Layer) -> Replacement:

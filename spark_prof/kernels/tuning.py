@@ -36,6 +36,10 @@ ELSEWHERE, ELSEWHERE_BF16 = 1.05, 1.3
 """How many times as fast a kernel must have been on another GPU of the architecture. From an H100
 to an H200, which has 1.4 times the bandwidth, the worst ratio to cuBLAS fell from 1.05 to 0.83."""
 
+ALONE = "spark-prof, as fastest alone"
+"""What stands as the other kernel where configurations were searched in a chain of layers: this
+kernel as it was before, in the same chain and by turns."""
+
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
 
 
@@ -73,9 +77,10 @@ class Tuned:
         """Whether the kernel was measured to be no slower than its fallback.
 
         One for BF16 weights has to be faster by more than measurements differ: all that it may
-        bring is time, where others save memory too.
+        bring is time, where others save memory too. Not so beside itself in a chain of layers.
         """
-        least = 1 + _NOISE if self.work.format == "bf16" else 1.0
+        beside_others = self.work.format == "bf16" and self.fallback != ALONE
+        least = 1 + _NOISE if beside_others else 1.0
         return self.ratio is not None and self.ratio >= least
 
 

@@ -111,6 +111,8 @@ class BuiltReplacement:
     swaps: dict[str, Swap] = field(default_factory=dict)
     # What each side got; sides that ask for the same kernel share it.
     choices: dict[str, GuardedReplacement] = field(default_factory=dict)
+    # Of a part of a decoder layer: what is not built by itself on a side, as the part replaces it.
+    inside: list[tuple[str, SwapPoint, Swap]] = field(default_factory=list)
 
 
 def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[BuiltReplacement]:
@@ -121,15 +123,18 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[BuiltRe
     """
     swapped = []
     earlier: set[Swap] = set()
-    inside: dict[str, tuple[str, ...]] = defaultdict(tuple)  # by side, paths that `layer` replaces
+    parts: dict[str, list[BuiltReplacement]] = defaultdict(list)  # by side, of slot `layer`
     for point in find_points(model):
-        swaps_here = {
-            side: swap
-            for side, swaps in sides.items()
-            for swap in swaps
-            if swap.slot == point.slot
-            and (swap.slot == "layer" or not f"{point.name}.".startswith(inside[side]))
-        }
+        swaps_here: dict[str, Swap] = {}
+        of_slot = (
+            (side, s) for side, swaps in sides.items() for s in swaps if s.slot == point.slot
+        )
+        for side, swap in of_slot:
+            around = (part for part in parts[side] if _replaces(part.point, point))
+            if part := next(around, None):
+                part.inside.append((side, point, swap))
+            else:
+                swaps_here[side] = swap
         # Where the process ends in a builder, the log's last line says in which.
         for swap in {*swaps_here.values()} - earlier:
             earlier.add(swap)
@@ -137,11 +142,18 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[BuiltRe
         if swaps_here:
             built = {swap: _built(point, swap) for swap in dict.fromkeys(swaps_here.values())}
             choices = {side: built[swap] for side, swap in swaps_here.items()}
+            place = BuiltReplacement(point, swaps_here, choices)
             for side, choice in choices.items():
                 if point.slot == "layer" and choice.replacement is not None:
-                    inside[side] += (f"{replaced_by(point.kind, point.name)}.",)
-            swapped.append(BuiltReplacement(point, swaps_here, choices))
+                    parts[side].append(place)
+            swapped.append(place)
     return swapped
+
+
+def _replaces(part: SwapPoint, point: SwapPoint) -> bool:
+    """Whether a part of a decoder layer computes what fills a point of another slot."""
+    inner = f"{point.name}.".startswith(f"{replaced_by(part.kind, part.name)}.")
+    return point.slot != "layer" and inner
 
 
 def replaced_by(part: Kind, path: str) -> str:
@@ -209,7 +221,7 @@ def _check_measured(point: SwapPoint, swap: Swap) -> None:
 
 
 _MEASURED_MLPS = (torch.float8_e4m3fn,)
-"""Of Llama-3.1-8B on an H200 under vLLM 0.33: 1.35 x at batch 1, 1.29 x at batch 8, on the device."""
+"""Of Llama-3.1-8B on an H200 under vLLM 0.33: 1.35 x at batch 1, 1.29 x at batch 8 (device)."""
 
 
 def _type_of(matrix: Any) -> torch.dtype | None:

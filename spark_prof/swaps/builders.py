@@ -20,7 +20,7 @@ from spark_prof.kernels.candidate import (
     NormedLinearLayer,
     NormedMlpLayer,
 )
-from spark_prof.kernels.dense import LinearConfig, choose_linear, default_config, dense_code, linear
+from spark_prof.kernels.dense import LinearConfig, choose_linear, dense_code, linear
 from spark_prof.kernels.dispatch import Config, DispatchChoice
 from spark_prof.kernels.formats import TwoStacks
 from spark_prof.kernels.kernel_error import KernelError
@@ -34,7 +34,7 @@ from spark_prof.kernels.moe import (
     pack_experts,
 )
 from spark_prof.kernels.normed_experts import make_router, normed_experts, router_code
-from spark_prof.kernels.normed_linear import choose_normed, norm_code, normed_linear
+from spark_prof.kernels.normed_linear import choose_normed, insisted, norm_code, normed_linear
 from spark_prof.kernels.normed_mlp import codes_of, mlp_config, normed_mlp, pack_mlp
 from spark_prof.kernels.operands import LARGEST_BATCH, architecture, multiprocessors
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -55,6 +55,8 @@ from spark_prof.swaps.layers import (
 )
 
 _COUNTS = range(1, LARGEST_BATCH + 1)
+_CHAINED = ("o", "lm_head")
+"""Slots that run behind kernels of slot `layer`, and go by what was measured there."""
 
 
 def build_kept(layer: Layer, insist: bool) -> Replacement:
@@ -102,12 +104,7 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
         packed = pack_linear(quantized.weight)
     if isinstance(layer, NormedLinearLayer):
         return _normed_linear(layer, packed, "changed", quantized.line)
-    configs = {
-        count: choose_linear(packed, count, insist=True).config
-        or default_config(packed.rows, packed.columns, count)
-        for count in _COUNTS
-    }
-    return _linear(packed, configs, "changed", quantized.line)
+    return quantized_matrix(packed, matrix.slot, quantized.line)
 
 
 BUILDERS: Mapping[str, Builder] = {
@@ -120,10 +117,20 @@ BUILDERS: Mapping[str, Builder] = {
 
 
 def _kept_linear(layer: LinearLayer, insist: bool) -> Replacement:
-    packed = pack_linear(layer.weight)
-    configs = _chosen(partial(choose_linear, packed), insist)
+    return kept_matrix(pack_linear(layer.weight), layer.slot, insist)
+
+
+def kept_matrix(packed: PackedLinear, slot: str, insist: bool) -> Replacement:
+    """The kernel of a matrix of a slot whose weight is packed and has its bits."""
+    configs = _chosen(partial(choose_linear, packed, chained=slot in _CHAINED), insist)
     line = f"{packed.format} {packed.rows} x {packed.columns}"
     return _linear(packed, configs, "kept", f"{line}, {_counts_in_words(configs)}")
+
+
+def quantized_matrix(packed: PackedLinear, slot: str, line: str) -> Replacement:
+    """The kernel of a matrix of a slot that was quantized here; the line says what that lost."""
+    configs = {count: insisted(packed, count, chained=slot in _CHAINED) for count in _COUNTS}
+    return _linear(packed, configs, "changed", line)
 
 
 def _linear(
@@ -156,12 +163,7 @@ def _normed_linear(
     # Of other formats what was measured had rounds that are not as even.
     processors = multiprocessors(packed.weights.device) if form.startswith("fp8") else 0
     fused = {count: choose_normed(packed, count, processors) for count in _COUNTS}
-    configs = {
-        count: config
-        or choose_linear(packed, count, insist=True).config
-        or default_config(packed.rows, columns, count, form)
-        for count, config in fused.items()
-    }
+    configs = {count: config or insisted(packed, count) for count, config in fused.items()}
     norm = replace(layer.norm, weight=layer.norm.weight.detach().to(torch.float32, copy=True))
     codes = [
         dense_code(form, columns, count, config, norm=fused[count] is not None)
@@ -189,13 +191,18 @@ def _normed_mlp(layer: NormedMlpLayer) -> Replacement:
 
     memory = mlp.norm.weight.nbytes
     memory += sum(part.bytes for part in (mlp.gate_up, mlp.down) if part.format != "bf16")
-    line = f"norm and {mlp.gate_up.format} mlp of {mlp.down.columns} within, 1 to {LARGEST_BATCH}"
-    return Replacement(run, LARGEST_BATCH, "kept", memory, f"{line} tokens")
+    line = f"norm and {mlp.gate_up.format} mlp of {mlp.down.columns} within"
+    line += f", 1 to {LARGEST_BATCH} tokens"
+    return Replacement(run, LARGEST_BATCH, "kept", memory, line, parts=(mlp, configs))
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
-    router = layer.router
-    packed, configs, codes = _packed_experts(layer, insist)
+    return kept_experts(_packed_experts(layer), layer.router, insist)
+
+
+def kept_experts(packed: PackedExperts, router: RouterLayer, insist: bool) -> Replacement:
+    """The kernels of packed experts, from the router's logits on."""
+    configs, codes = _configured(packed, router, insist)
     device = packed.down.weights.device
     _try_routing(router, device)
     prepare(codes, device)
@@ -208,7 +215,8 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
 
 def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     router = make_router(layer)
-    packed, configs, codes = _packed_experts(layer.experts, insist, chained=True)
+    packed = _packed_experts(layer.experts)
+    configs, codes = _configured(packed, layer.experts.router, insist, chained=True)
     how = router.float_logits, router.shared_gate is not None
     codes += [router_code(packed.hidden, count, router.choice, *how) for count in configs]
     prepare(codes, packed.down.weights.device)
@@ -220,11 +228,8 @@ def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     return replace(built, parts=(packed, router.choice.top_k, configs))
 
 
-def _packed_experts(
-    layer: ExpertsLayer, insist: bool, *, chained: bool = False
-) -> tuple[PackedExperts, dict[int, MoeConfig], list[KernelCode]]:
-    """Experts, a configuration for each number of tokens, and what has to be compiled."""
-    gate_up, down, router = layer.gate_up, layer.down, layer.router
+def _packed_experts(layer: ExpertsLayer) -> PackedExperts:
+    gate_up, down = layer.gate_up, layer.down
     if isinstance(gate_up, torch.Tensor | TwoStacks) and not layer.stays:
         raise KernelError(
             "vLLM lays the BF16 experts of this layer out anew, for which a second copy would be"
@@ -233,7 +238,13 @@ def _packed_experts(
     # Copies: vLLM goes on to lay its own out anew.
     gate_up_bias = None if layer.gate_up_bias is None else layer.gate_up_bias.clone()
     down_bias = None if layer.down_bias is None else layer.down_bias.clone()
-    packed = pack_experts(gate_up, down, gate_up_bias, down_bias, layer.activation)
+    return pack_experts(gate_up, down, gate_up_bias, down_bias, layer.activation)
+
+
+def _configured(
+    packed: PackedExperts, router: RouterLayer, insist: bool, *, chained: bool = False
+) -> tuple[dict[int, MoeConfig], list[KernelCode]]:
+    """A configuration of experts for each number of tokens, and what has to be compiled."""
     choose = partial(choose_moe, packed, router.top_k, always=router.always, chained=chained)
     configs = _chosen(choose, insist)
     form, activation = packed.gate_up.format, packed.activation.name
@@ -245,7 +256,7 @@ def _packed_experts(
             down_code(form, packed.intermediate, count, config),
         )
     ]
-    return packed, configs, codes
+    return configs, codes
 
 
 def _experts(

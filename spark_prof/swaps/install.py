@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from spark_prof.swaps.build import BuiltReplacement, SwapPoint, build_all
 from spark_prof.swaps.decoder_layer import PARTS, Part
 from spark_prof.swaps.guard import GuardedReplacement, deadline, logger
 from spark_prof.swaps.layer_parts import SPLITTING, SwappablePart, part_body, swap_layer
+from spark_prof.swaps.part_weights import built_of_failed, packed_parts
 from spark_prof.swaps.progress import ALL_LIVE
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.swap_settings import (
@@ -255,12 +256,18 @@ def _build(worker: Any, state: Installed, model: Any) -> None:
 
         fill_dummy(model, _SEED)
     begin = time.perf_counter()
+    with _building(state):
+        state.places = build_all(model, state.settings.sides)
+    state.build_seconds = time.perf_counter() - begin
+
+
+@contextmanager
+def _building(state: Installed) -> Iterator[None]:
     with (
         deadline(10 * state.settings.hang_seconds, "building the replacement kernels has run"),
         _float32_by_default(),
     ):
-        state.places = build_all(model, state.settings.sides)
-    state.build_seconds = time.perf_counter() - begin
+        yield
 
 
 @contextmanager
@@ -282,9 +289,15 @@ def _try(worker: Any, state: Installed) -> None:
 
     if any(place.point.kind in PARTS for place in state.places):
         _let_layers_be_swapped(worker.vllm_config.compilation_config)
-    try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
-    if state.settings.serve:
-        _refuse_wrong(state)
+    packed = packed_parts(state.places)
+    places = state.places
+    while places:  # then those of slots beside `layer`, where a part of it has failed
+        try_all(places, worker.vllm_config, state.settings.hang_seconds)
+        if state.settings.serve:
+            _refuse_wrong(places)
+        with _building(state):
+            places = built_of_failed(places, packed)
+        state.places += places
 
 
 def _guarded(state: Installed) -> dict[PlaceKey, GuardedReplacement]:
@@ -341,9 +354,9 @@ def _let_layers_be_swapped(compilation: Any) -> None:
     compilation.fast_moe_cold_start = False
 
 
-def _refuse_wrong(state: Installed) -> None:
+def _refuse_wrong(places: Sequence[BuiltReplacement]) -> None:
     """Turns kernels off that computed something else than vLLM's own on trial."""
-    for place in state.places:
+    for place in places:
         for guarded in place.choices.values():
             if guarded.replacement is None or guarded.error is None:
                 continue

@@ -6,20 +6,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from spark_prof.tune.known_gains import TrialEvidence
+from spark_prof.tune.known_gains import TrialEvidence, swaps_of
 from spark_prof.tune.tune_trial import (
     BASE,
+    NO_SLOTS,
     Candidate,
     Combination,
     EngineEndedError,
     Measure,
     Pair,
+    Slots,
     Stage,
     Timed,
     TuneTrial,
+    fits,
     name_of,
     over_batches,
-    rivals,
     side_of,
     swaps_only,
 )
@@ -155,16 +157,18 @@ class Bench:
         say: Callable[[str], None],
         alone: frozenset[str],
         journal: Callable[[TuneTrial], None],
+        beside_layer: Slots = NO_SLOTS,
     ) -> Bench:
         """A bench on which nothing was measured yet.
 
         Args:
             alone: swaps for whose copies of weights one engine has no room beside the others'.
+            beside_layer: slots that slot `layer` leaves something to swap.
         """
         order = {candidate.words: at for at, candidate in enumerate(candidates)}
         swapped = [w for w in order if swaps_only((w,)) and w not in alone]
         separate = [words for words in order if words not in swapped]
-        evidence = TrialEvidence(swapped, measure.floor)
+        evidence = TrialEvidence(swapped, measure.floor, beside_layer)
         faster_before = frozenset(c.words for c in candidates if c.known)
         budget = Budget(measure)
         return cls(
@@ -268,6 +272,25 @@ class Bench:
         """A combination in the order of the table."""
         return tuple(sorted(combination, key=self.order.__getitem__))
 
+    def fits(self, combination: Combination, words: str) -> bool:
+        """Whether a candidate can be added here."""
+        return fits(combination, words, self.evidence.beside_layer)
+
+    def beside(self, combination: Combination, words: str) -> Combination:
+        """What of a combination can be on together with a candidate.
+
+        Of several swaps in one candidate, those that can and are faster by themselves.
+        """
+        together: dict[str, None] = {}
+        for other in combination:
+            parts = [other]
+            if other in self.evidence.bundles and not self.fits((words,), other):
+                singles = [w for w in self.swapped if len(swaps_of(w)) == 1]
+                parts = [w for w in singles if swaps_of(w) <= swaps_of(other)]
+                parts = [w for w in parts if self.evidence.worth((w,))]
+            together |= dict.fromkeys(part for part in parts if self.fits((words,), part))
+        return tuple(together)
+
     def leave(self, candidates: Sequence[str], why: str) -> None:
         """Says why candidates were not tried."""
         self.evidence.why |= dict.fromkeys(candidates, why)
@@ -293,8 +316,3 @@ def engine_groups(candidates: Sequence[str]) -> list[list[str]]:
         side = side_of((words,))
         groups.setdefault((side.options, side.environment), []).append(words)
     return list(groups.values())
-
-
-def beside(combination: Combination, words: str) -> Combination:
-    """What of a combination can be on together with a candidate."""
-    return tuple(other for other in combination if not rivals(other, words))

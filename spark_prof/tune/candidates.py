@@ -22,6 +22,7 @@ from spark_prof.rules.environment import (
     version_of,
 )
 from spark_prof.rules.tune_candidates import TUNABLES, Tunable
+from spark_prof.tune.beside_layer import slots_beside_layer
 from spark_prof.tune.engine_traits import EngineTraits, MachineFacts, traits_of
 from spark_prof.tune.slots_and_backends import (
     Row,
@@ -118,7 +119,8 @@ def candidates_of(
         for about, names in words_of_reason.items()
         for line in _together(names)
     )
-    return CandidateTable(tuple(ordered), tuple(lines))
+    beside = tuple(sorted(slots_beside_layer(report, facts.architecture)))
+    return CandidateTable(tuple(ordered), tuple(lines), beside_layer=beside)
 
 
 def why_not_allowed(side: Side, allowed: Allowed) -> str:

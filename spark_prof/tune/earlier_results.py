@@ -118,7 +118,8 @@ def with_earlier(
     rest = [row for key, row in rows.items() if key not in first and key not in last]
     first_words = {row.words for row in first.values()}
     left = [row for row in left if row.words not in first_words]
-    return CandidateTable((*first.values(), *rest, *last.values()), tuple(left), table.recorded)
+    candidates = (*first.values(), *rest, *last.values())
+    return replace(table, candidates=candidates, left_out=tuple(left))
 
 
 def _condition_of(earlier_gain: EarlierGain) -> str:

@@ -11,7 +11,9 @@ from spark_prof.ab.statistics import Effect, Interval, compare_starts, effect_of
 from spark_prof.swaps.swap_settings import Swap
 from spark_prof.tune.tune_trial import (
     BASE,
+    NO_SLOTS,
     Combination,
+    Slots,
     Stage,
     Timed,
     TuneTrial,
@@ -36,8 +38,11 @@ Verdict = Literal[
 class TrialEvidence:
     """Trials, and the gain over the base that they tell of each combination."""
 
-    def __init__(self, swapped: Sequence[str], floor: float) -> None:
+    def __init__(
+        self, swapped: Sequence[str], floor: float, beside_layer: Slots = NO_SLOTS
+    ) -> None:
         self.floor = floor  # gains up to it are not told apart from another capture
+        self.beside_layer = beside_layer  # slots that slot `layer` leaves something to swap
         self._swapped = frozenset(swapped)  # candidates that share an engine with the base
         # Several swaps in one candidate, each of which is one itself, are no rival of them.
         every = {swap for w in swapped if len(swaps_of(w)) == 1 for swap in swaps_of(w)}
@@ -104,7 +109,7 @@ class TrialEvidence:
                 for (other,), rival_gain in self._gains_of_one()
                 if rival_gain.low > gain.high
                 and not self.bundles & {other, *combination}
-                and any(rivals(other, words) for words in combination)
+                and any(self.are_rivals(other, words) for words in combination)
             ),
             "",
         )
@@ -120,10 +125,16 @@ class TrialEvidence:
             return self.gains[combination].high > _SMALL
         interval = self.gains[combination]
         return any(
-            rivals(other, combination[0]) and self.lasting((other,)) and gain.high > interval.low
+            self.are_rivals(other, combination[0])
+            and self.lasting((other,))
+            and gain.high > interval.low
             for (other,), gain in self._gains_of_one()
             if (other,) != combination and not self.bundles & {other, *combination}
         )
+
+    def are_rivals(self, one: str, other: str) -> bool:
+        """Whether two candidates cannot be on together here."""
+        return rivals(one, other, self.beside_layer)
 
     def worth(self, combination: Combination) -> bool:
         """Whether it may be in the answer, before anything is confirmed."""
@@ -155,7 +166,7 @@ class TrialEvidence:
             why = f"{name_of((other,))} is faster in its place"
         if effect == "faster" and not why:
             why = "not in the answer, which was confirmed without it" if answer else line
-            if rival := next((other for other in answer if rivals(other, words)), ""):
+            if rival := next((o for o in answer if self.are_rivals(o, words)), ""):
                 why = f"{name_of((rival,))} is in its place"
         return effect, why
 

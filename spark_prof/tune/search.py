@@ -19,10 +19,12 @@ from spark_prof.tune.known_gains import Verdict, of_starts
 from spark_prof.tune.stages import extend, try_engines, try_lead, try_swaps
 from spark_prof.tune.tune_trial import (
     BASE,
+    NO_SLOTS,
     Candidate,
     Combination,
     Measure,
     Pair,
+    Slots,
     Timed,
     TimeUpError,
     TuneTrial,
@@ -200,8 +202,9 @@ class Search:
         first: Sequence[TuneTrial] = (),  # what is known before, such as the base's first start
         alone: frozenset[str] = frozenset(),  # swaps for whose copies one engine has no room
         keep: Callable[[TuneTrial], None] = lambda _: None,  # is given each trial as it ends
+        beside_layer: Slots = NO_SLOTS,  # slots that slot `layer` leaves something to swap
     ) -> None:
-        self._bench = Bench.of(candidates, measure, say, alone, keep)
+        self._bench = Bench.of(candidates, measure, say, alone, keep, beside_layer)
         for trial in first:
             self._bench.keep(trial)
 

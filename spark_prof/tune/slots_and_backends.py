@@ -24,12 +24,12 @@ from spark_prof.rules.tune_candidates import (
     DENSE_LAYER_MODELS,
     EXPERTS_LAYER_MODELS,
     FOREIGN,
-    IN_LAYER,
     LAYER_MODELS,
     MOST_TOKENS,
     SWAPS,
     SwappableSlot,
 )
+from spark_prof.tune.beside_layer import layer_components, slots_beside_layer, why_no_experts
 from spark_prof.tune.engine_traits import UNTOLD, EngineTraits, MachineFacts
 from spark_prof.tune.tune_trial import Candidate, UntriedCandidate
 
@@ -38,7 +38,6 @@ Row: TypeAlias = Candidate | UntriedCandidate
 _KERNELS, _BACKENDS = "kernels", "backends"
 _NO_WEIGHTS = "--attention-backend"
 _EVERY = tuple(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
-_IN_LAYER = ("moe", "router", "qkv", "mlp")
 _AT_ONCE = "the kernels of all these slots at once"
 
 
@@ -53,7 +52,7 @@ def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iter
         {row.words.partition("=")[0]: row.words for row in rows if isinstance(row, Candidate)}
         for rows in (singles, narrow[::2])  # MXFP4, of it and FP8 the one with fewer bytes
     )
-    yield from _sets(kernels, formats, report)
+    yield from _sets(kernels, formats, report, facts)
     yield from (*singles, *narrow)
 
 
@@ -105,40 +104,50 @@ def _measured(gain: Gain) -> str:
 
 def _layer(report: Report, facts: MachineFacts) -> Row:
     attention = {row.kernel for row in report.modules if row.component == "attention"} - {""}
+    experts_only = facts.architecture in EXPERTS_LAYER_MODELS
     why = ""
     if facts.architecture not in LAYER_MODELS:
         why = "slot layer knows no layers like these"
-    elif facts.architecture in EXPERTS_LAYER_MODELS:
-        why = "slot layer has norm and experts only of its layers, which nobody measured"
+    elif experts_only:
+        why = why_no_experts(report, facts.architecture)
     elif attention != {"FlashAttentionImpl"}:
         why = "slot layer is for vLLM's FlashAttention"
     dense = facts.architecture in DENSE_LAYER_MODELS
     fp8 = dense and {stored_format(report, part) for part in ("qkv", "mlp")} == {"fp8"}
-    unmeasured = dense and not fp8
+    unmeasured = experts_only or (dense and not fp8)
     words = "layer=spark_prof" + ("!" if unmeasured or not _is_measured(facts) else "")
     if why:
         return UntriedCandidate(words, _KERNELS, why)
     condition = "norms, qkv, attention, router and experts of a layer run as 5 kernels"
     if dense:
         condition = "norms, qkv, attention and mlp of a layer run as 4 kernels"
-        condition += "; nobody measured it" if unmeasured else ""
-    promise = most_promising(report, _about(IN_LAYER, report), IN_LAYER)
-    return Candidate(words, _KERNELS, condition, *promise)
+    elif experts_only:
+        condition = "norm, router and experts of a layer run as 3 kernels"
+    condition += "; nobody measured it" if unmeasured else ""
+    components = layer_components(facts.architecture)
+    finding, most_ms = most_promising(report, _about(components, report), components)
+    # Never known to be faster than moe and router, it comes behind what promises something.
+    return Candidate(words, _KERNELS, condition, finding, None if experts_only else most_ms)
 
 
-def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> Iterator[Candidate]:
+def _sets(
+    every: dict[str, str], four_bits: dict[str, str], report: Report, facts: MachineFacts
+) -> Iterator[Candidate]:
     """Kernels of several slots together, as they are, and with BF16 weights as MXFP4.
 
     Of kernels that keep the weights, those that were measured to be faster, if there are any.
+    Beside slot `layer` those of slots that it leaves something to swap.
     """
+    inside = {"moe", "router", "qkv", "mlp"} - slots_beside_layer(report, facts.architecture)
     same_weights = {slot: word for slot, word in every.items() if not word.endswith("!")}
     same_weights = same_weights if set(same_weights) - {"router", "layer"} else every
-    if "layer" in same_weights and "qkv" in four_bits:
+    if "layer" in same_weights and "qkv" in {*four_bits} & inside:
         four_bits = {**four_bits, "layer": "layer=mxfp4"}
-    components = {swap.slot: swap.components for swap in SWAPS} | {"layer": IN_LAYER}
+    components = {swap.slot: swap.components for swap in SWAPS}
+    components["layer"] = layer_components(facts.architecture)
     for chosen in (same_weights, {**same_weights, **four_bits} if four_bits else {}):
         for whole in (True, False):
-            slots = [s for s in chosen if s not in (_IN_LAYER if whole else ("layer",))]
+            slots = [s for s in chosen if s not in (inside if whole else ("layer",))]
             if len(slots) < 2 or (whole and "layer" not in chosen):
                 continue
             parts = tuple(part for slot in slots for part in components[slot])

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from itertools import combinations
 
 from spark_prof.ab.statistics import Interval
-from spark_prof.tune.bench import ROUNDS, SWAPS_COST, Bench, beside, engine_groups, names
+from spark_prof.tune.bench import ROUNDS, SWAPS_COST, Bench, engine_groups, names
 from spark_prof.tune.known_gains import WORTH, swaps_of
 from spark_prof.tune.tune_trial import (
     BASE,
@@ -166,7 +166,7 @@ def try_engines(bench: Bench) -> None:
         for group in engine_groups(alive):
             both: dict[Combination, None] = {}
             for words in group:
-                together = (*beside(bench.answer.swapped, words), words)
+                together = (*bench.beside(bench.answer.swapped, words), words)
                 both |= dict.fromkeys([(words,), bench.ordered(together)])
             lacking = [c for c in both if bench.lacks(c, number)]
             if not lacking:
@@ -204,10 +204,12 @@ def extend(bench: Bench) -> None:
     best = max([*gains, swapped], key=lambda c: gains.get(c, 1.0))
     if swapped and gains.get(best, 1.0) < WORTH * evidence.gains[swapped].value:
         best = swapped
-    rest = [w for w in bench.order if w not in best and evidence.worth((w,)) and fits(best, w)]
+    rest = [
+        w for w in bench.order if w not in best and evidence.worth((w,)) and bench.fits(best, w)
+    ]
     for words in sorted(rest, key=lambda w: -evidence.gains[w,].value):
         extended = bench.ordered((*best, words))
-        if not fits(best, words) or extended in evidence.gains or swaps_only(extended):
+        if not bench.fits(best, words) or extended in evidence.gains or swaps_only(extended):
             continue
         if not bench.budget.allows(1, confirming=2):
             evidence.why[words] = f"no time was left to try it with {name_of(best)}"

@@ -228,8 +228,9 @@ class _TuneRun:
                 self._make_table(bundle)
         alone = self._too_large()
         search = Search(
-            self.table.candidates, engines, self._say, first, alone, keep=self._journal.add
-        )
+            self.table.candidates, engines, self._say, first, alone, self._journal.add,
+            frozenset(self.table.beside_layer),
+        )  # fmt: skip
         search_result = None
         try:
             search_result = search.run()
@@ -354,7 +355,7 @@ def _with_sides(
             left.append(UntriedCandidate(candidate.words, candidate.source, why))
         else:
             candidates.append(candidate)
-    return CandidateTable(tuple(candidates), tuple(left), table.recorded)
+    return replace(table, candidates=tuple(candidates), left_out=tuple(left))
 
 
 def _version(command: EngineCommand) -> str:

@@ -6,12 +6,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import OPTION_OF_SLOT, Side, parse_side
 from spark_prof.ab.statistics import Estimate, Interval
 from spark_prof.swaps.swap_settings import INSIDE_LAYER
+
+Slots: TypeAlias = frozenset[str]
+
+NO_SLOTS: Slots = frozenset()
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class CandidateTable:
     candidates: tuple[Candidate, ...]  # cheapest and most promising first
     left_out: tuple[UntriedCandidate, ...]
     recorded: bool = True  # whether a recording told what applies; else all that may is here
+    beside_layer: tuple[str, ...] = ()  # slots that slot `layer` leaves something to swap
 
 
 Combination = tuple[str, ...]
@@ -77,12 +82,17 @@ def swaps_only(combination: Combination) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def sets_of(words: str) -> frozenset[str]:
-    """What a candidate sets: slots, options of vLLM's and variables, each once in an engine."""
+def sets_of(words: str, beside_layer: Slots = NO_SLOTS) -> frozenset[str]:
+    """What a candidate sets: slots, options of vLLM's and variables, each once in an engine.
+
+    Slot `layer` takes the layers of others, but for the slots that it leaves some.
+
+    sets_of("layer=spark_prof", frozenset({"qkv"})) == {"layer", "moe", "router", "norm", "mlp"}
+    """
     side = side_of((words,))
     slots = {swap.slot for swap in side.swaps}
     if "layer" in slots:
-        slots |= {*INSIDE_LAYER}
+        slots |= {*INSIDE_LAYER, "mlp"} - beside_layer
     options = {_root_of(name.replace("--no-", "--")) for name in set_options(side.options)}
     # A backend of the experts is no use where they are swapped.
     if OPTION_OF_SLOT["moe"] in options:
@@ -96,14 +106,14 @@ def _root_of(option: str) -> str:
     return root if root == "--speculative-config" else option
 
 
-def rivals(one: str, other: str) -> bool:
-    """Whether two candidates cannot be on together."""
-    return bool(sets_of(one) & sets_of(other))
+def rivals(one: str, other: str, beside_layer: Slots = NO_SLOTS) -> bool:
+    """Whether two candidates cannot be on together, or one has nothing to swap beside the other."""
+    return bool(sets_of(one, beside_layer) & sets_of(other, beside_layer))
 
 
-def fits(combination: Combination, words: str) -> bool:
+def fits(combination: Combination, words: str, beside_layer: Slots = NO_SLOTS) -> bool:
     """Whether a candidate can be added."""
-    return not any(rivals(words, other) for other in combination)
+    return not any(rivals(words, other, beside_layer) for other in combination)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_queue
+from benchmarks import ab, gpu_queue
 from benchmarks.ab import CASES, ROOT, both, timed, told
 from benchmarks.gpu_queue import JOBS, Job, cores_of, run
 from spark_prof.ab.result import SideComparison, from_json
@@ -131,6 +132,46 @@ def test_cases_of_the_table_exist_and_say_what_they_swap() -> None:
     for case in CASES.values():
         assert {swap.slot for swap in parse_swaps(case.b)} <= {*SLOTS}
     assert both("X=1", "deepseek-v2-lite-layer")[-1].startswith("X=1,layer=spark_prof!")
+
+
+def test_what_is_searched_counts_in_the_comparisons_behind() -> None:
+    names = [job.name for job in JOBS]
+    first = next(at for at, name in enumerate(names) if name.startswith("ab-"))
+    assert names.index("chained-llama-3.1-8b-fp8") < first
+    search = JOBS[names.index("chained-llama-3.1-8b-fp8")]
+    words = "--model llama-3.1-8b-fp8 --tokens 8 1 --seconds 40 --keep"
+    assert " ".join(search.command).endswith(words)
+    assert search.seconds == 200
+    assert "ab-gpt-oss-20b-layer-quantized" in names
+    for job in JOBS:
+        if job.name.startswith("chained-"):
+            assert job.command[job.command.index("--model") + 1] in decoder_models()
+
+
+def decoder_models() -> set[str]:
+    pytest.importorskip("torch")
+    from benchmarks.decoder_step import MODELS
+
+    return {*MODELS}
+
+
+def test_an_engine_has_the_options_of_its_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def keep(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(ab, "written", lambda case, folder: folder)
+    monkeypatch.setattr("benchmarks.ab.subprocess.run", keep)
+    for name in ("nemotron-3-nano-fp8", "gpt-oss-20b-layer-quantized"):
+        assert ab.run(name, tmp_path / "result.json", "3", both("", name), []) == 0
+    of_engines = [command[command.index("--") + 1 :] for command in asked]
+    assert of_engines[0][-2:] == ["--moe-backend", "triton"]
+    assert "--moe-backend" not in of_engines[1]
+    assert "layer=mxfp4,o=mxfp4,lm_head=mxfp4" in asked[1]
 
 
 def test_one_start_a_side_is_held_to_its_bar_without_an_interval() -> None:

@@ -121,6 +121,29 @@ def test_experts_of_a_layer_go_by_what_was_measured_in_one(
     assert warps == [alone, layer]
 
 
+@each_row(
+    ("alone_us", "layer_us", "insist", "alone", "layer"),
+    [
+        (None, 5.0, False, None, None),  # a search in a chain decides how it runs, not whether
+        (None, 5.0, True, DEFAULT.warps, 8),
+        (5.0, 5.0, False, 4, 8),
+        (5.0, 7.0, False, 4, 4),  # slower in a layer than what is fastest alone
+        (7.0, 5.0, False, None, None),  # in a layer, too, vLLM's kernel is faster
+    ],
+)
+def test_a_matrix_of_a_layer_goes_by_what_was_measured_in_one(
+    alone_us: float | None, layer_us: float, insist: bool, alone: int | None, layer: int | None
+) -> None:
+    for name, us, wide in (("dense", alone_us, 4), (dense.LAYER_DENSE, layer_us, 8)):
+        if us is not None:
+            measured(replace(WORK, kernel=name), asdict(replace(CONFIG, warps=wide)), us)
+    warps = [
+        choice.config and choice.config.warps
+        for choice in (choose_linear(WEIGHT, 1, insist=insist, chained=c) for c in (False, True))
+    ]
+    assert warps == [alone, layer]
+
+
 ARCH = "sm_90a"
 
 

@@ -13,6 +13,7 @@ import pytest
 from spark_prof.kernels import tuning
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import (
+    ALONE,
     Tuned,
     TunedShape,
     TuningRun,
@@ -103,6 +104,8 @@ def test_a_new_run_replaces_only_what_it_measured_on_that_gpu(change: dict[str, 
 def test_what_wins(form: str, us: float, fallback_us: float | None, wins: bool) -> None:
     row = replace(ROW, work=replace(WORK, format=form), us=us, fallback_us=fallback_us)
     assert row.wins is wins
+    in_chain = replace(row, fallback=ALONE)
+    assert in_chain.wins is (fallback_us is not None and us <= fallback_us), "beside itself"
 
 
 def _document(tmp_path: Path) -> Any:

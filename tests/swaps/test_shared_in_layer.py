@@ -259,6 +259,8 @@ def test_what_a_layer_replaces_is_not_built_once_more(
     inside = [name for name in of["a"] if name.startswith("layers.1.mlp.")] if fits else []
     assert of["b"] == names["layer"] + [name for name in of["a"] if name not in inside]
     assert len(places) == len(points)
+    part = next(place for place in places if place.point.slot == "layer")
+    assert [(side, point.name) for side, point, _ in part.inside] == [("b", n) for n in inside]
 
 
 def test_a_shared_expert_that_each_rank_has_whole_is_refused(

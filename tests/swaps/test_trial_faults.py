@@ -18,8 +18,8 @@ from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.activation_rounding import EXPERTS, KERNELS
 from spark_prof.swaps.build import BuiltReplacement, Kind, SwapPoint
 from spark_prof.swaps.guard import HUNG, GuardedReplacement
-from spark_prof.swaps.install import Installed, _refuse_wrong
-from spark_prof.swaps.swap_settings import SIDES, Rounded, SwapSettings, layer_bound
+from spark_prof.swaps.install import _refuse_wrong
+from spark_prof.swaps.swap_settings import SIDES, Rounded, layer_bound
 from spark_prof.swaps.trial import _not_taken, try_all, try_dispatch
 from tests.rows import each_row
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
@@ -117,7 +117,7 @@ def _on_trial(
         )
     try_all(swapped, engine, 60.0)
     if serve:
-        _refuse_wrong(Installed(SwapSettings({}), swapped))
+        _refuse_wrong(swapped)
     return [swap.choices["b"] for swap in swapped]
 
 

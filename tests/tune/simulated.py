@@ -173,9 +173,15 @@ class Simulated:
         self.started[-1] = before - self.left
 
 
-def search(measure: Simulated, *words: str, first: Sequence[TuneTrial] = ()) -> SearchResult:
+def search(
+    measure: Simulated,
+    *words: str,
+    first: Sequence[TuneTrial] = (),
+    beside_layer: frozenset[str] = frozenset(),
+) -> SearchResult:
     """A whole search; its progress is in `lines`."""
     lines: list[str] = []
-    found = Search([candidate(w) for w in words], measure, lines.append, first).run()
+    candidates = [candidate(w) for w in words]
+    found = Search(candidates, measure, lines.append, first, beside_layer=beside_layer).run()
     assert measure.left > -1
     return found

@@ -103,6 +103,52 @@ def test_what_needs_an_engine_of_its_own_is_tried_with_the_swaps_that_fit() -> N
     assert found.verdicts[MOE] == ("faster", f"{layer} is faster in its place")
 
 
+BESIDE = frozenset({"qkv", "mlp"})
+"""Slots of DeepSeek-V2 that have layers to swap beside slot `layer`."""
+MLP = "mlp=spark_prof"
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_beside_layer_runs_what_it_leaves_without_a_further_start(bundled: bool) -> None:
+    layer = "layer=spark_prof!"
+    gains = {layer: 1.45, MOE: 1.2, ROUTER: 1.03, QKV: 1.05, OUT: 1.04, MLP: 1.03}
+    words = [
+        *([",".join((MOE, ROUTER, QKV, OUT, MLP))] if bundled else ()),
+        *list(gains)[1:],
+        layer,
+    ]
+    measured = [Simulated(gains, seconds=3600) for _ in range(2)]
+    found = search(measured[0], *words, beside_layer=BESIDE)
+    assert set(found.answer) == {layer, QKV, OUT, MLP}
+    assert found.verdicts[MOE] == ("faster", f"{layer} is faster in its place")
+    without = search(measured[1], *words)
+    assert set(without.answer) <= {layer, OUT}
+    assert measured[0].starts <= measured[1].starts
+
+
+def test_what_layer_takes_whole_is_never_on_beside_it() -> None:
+    gains = {LAYER: 1.3, MOE: 1.2, ROUTER: 1.03, QKV: 1.05, OUT: 1.04, MLP: 1.03}
+    for beside in (frozenset[str](), frozenset({"qkv"}), BESIDE):
+        taken = {"moe", "router", "qkv", "mlp"} - beside
+        for seed in range(3):
+            measure = Simulated(gains, seed=seed, seconds=3600)
+            found = search(measure, *gains, X, beside_layer=beside)
+            with_layer = [c for _, c, _ in measure.asked if LAYER in c]
+            assert with_layer
+            slots = {w.partition("=")[0] for c in (*with_layer, found.answer) for w in c}
+            assert LAYER not in found.answer or slots.isdisjoint(taken)
+
+
+def test_what_brings_nothing_beside_layer_is_left_out() -> None:
+    joined = {frozenset({LAYER, QKV}): 1.3, frozenset({LAYER, QKV, OUT}): 1.38}
+    gains = {LAYER: 1.4, QKV: 1.05, OUT: 1.04}
+    joined[frozenset({LAYER, OUT})] = 1.46
+    measure = Simulated(gains, joined, seconds=3600)
+    found = search(measure, LAYER, QKV, OUT, beside_layer=BESIDE)
+    assert set(found.answer) == {LAYER, OUT}
+    assert "beside" in found.verdicts[QKV][1]
+
+
 def test_an_option_fits_into_eight_minutes_beside_a_first_start_of_the_base() -> None:
     measure = Simulated({MOE: 1.2, X: 1.3}, seconds=470)
     [first] = measure.start("search", 0, [BASE], 470)
@@ -346,7 +392,12 @@ def test_a_resumed_search_measures_only_what_is_missing() -> None:
 def test_rivals_share_a_slot_an_option_or_a_variable() -> None:
     assert rivals(MOE, "moe=fp8")
     assert rivals(MOE, "moe=marlin")  # a backend of vLLM's for the same experts
-    assert rivals("layer=spark_prof", QKV)
+    for words in (QKV, MLP, MOE, ROUTER, "moe=marlin", "norm=spark_prof"):
+        assert rivals("layer=spark_prof", words)
+        left = words in (QKV, MLP)
+        assert rivals("layer=spark_prof", words, BESIDE) is not left
+        assert fits(("layer=spark_prof", OUT), words, BESIDE) is left
+    assert rivals("layer=spark_prof,qkv=spark_prof", "qkv=fp8", BESIDE)
     assert rivals("--async-scheduling", "--no-async-scheduling")
     assert rivals("VLLM_A=1", "VLLM_A=0")
     assert not rivals(MOE, ROUTER)

@@ -14,7 +14,7 @@ from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.findings.other_backends import kernel_families
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.tuning import ELSEWHERE, Tuned, TuningRun, known_runs
+from spark_prof.kernels.tuning import ALONE, ELSEWHERE, Tuned, TuningRun, known_runs
 from spark_prof.rules import thresholds
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.rules.environment import UNKNOWN, Version, version_of
@@ -155,11 +155,11 @@ def _like(
     """Measurements of weights of a format and so many bytes.
 
     Those of a kernel that quantizes BF16 at load stand beside the same GPU's cuBLAS of the BF16
-    weights.
+    weights. What was searched in a chain of layers was not timed beside another kernel.
     """
     stored = {"bfloat16": "bf16"}.get(weight_format, weight_format)
     computed = stored if kernel == "spark_prof" else kernel
-    rows = [(row, run) for run in runs for row in run.rows]
+    rows = [(row, run) for run in runs for row in run.rows if row.fallback != ALONE]
     wide = {
         (run.machine, replace(row.work, format="bf16")): row
         for row, run in rows

@@ -21,7 +21,7 @@ from spark_prof.analyzers.findings.measured_gains import (
 from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report
-from spark_prof.kernels.tuning import known_runs
+from spark_prof.kernels.tuning import ALONE, known_runs
 from spark_prof.rules.backend_order import orders
 from tests.rows import each_row
 
@@ -55,6 +55,18 @@ def test_kernels_are_named_only_where_they_were_measured_to_win(qwen: Report) ->
     assert measured_gain("lm_head", qwen, "mxfp4") is not None
     wide = tuple(replace(m, bytes=m.bytes * 2) for m in qwen.modules)
     assert measured_gain("experts", replace(qwen, modules=wide)) is None
+
+
+def test_what_was_searched_in_a_chain_of_layers_is_no_gain(
+    qwen: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = tuple(
+        replace(run, rows=tuple(replace(row, fallback=ALONE) for row in run.rows))
+        for run in known_runs()
+    )
+    monkeypatch.setattr("spark_prof.analyzers.findings.measured_gains.known_runs", lambda: searched)
+    assert measured_gain("experts", qwen) is None
+    assert measured_gain("lm_head", qwen, "mxfp4") is None
 
 
 def test_what_runs_is_the_family_with_most_time(qwen: Report) -> None:
