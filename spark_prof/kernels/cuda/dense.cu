@@ -35,6 +35,10 @@ INLINE int output_row(int first, int i) {
 }
 #endif
 
+// Whether where a lane reads is moved from unit to unit, and not made anew: gate and up in BF16 have
+// the registers for it where one row of x is in shared memory.
+constexpr bool MOVES = FORMAT != BF16 || !GATED || ROOM == 1;
+
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,
       u16* out, int tokens, int rows, int x_stride, const u16* residual, const float* norm_weight,
@@ -56,7 +60,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #if X_AHEAD
     Activations ring_x[DEPTH];
 #endif
-    int ahead_unit = split, ahead_first = begin;  // of the ring's first slot
+    int ahead_unit = split, ahead_first = begin;
     // Of BF16, which is read where the model has it, all rows of gate lie before those of up.
     constexpr bool IN_PLACE = FORMAT == BF16 && GATED;
     const long long eighth = 16ll * COLUMNS * (IN_PLACE ? stacks : 1);
@@ -65,26 +69,30 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     const u16* ahead_x = lane_activations(own_x, split);
     auto turn_to = [&](int first) {
         const long long at = min(first + stack, stacks - 1);
-        ahead = lane_unit(weights + at * (IN_PLACE ? WEIGHT_STRIDE / 2 : WEIGHT_STRIDE),
-                          scales + at * SCALE_STRIDE, split);
+        ahead = {weights + at * (IN_PLACE ? WEIGHT_STRIDE / 2 : WEIGHT_STRIDE),
+                 scales + at * SCALE_STRIDE};
+        if (MOVES) ahead = lane_unit(ahead.weights, ahead.scales, split);
     };
     auto load = [&](int slot, bool with_x) {
-        const int later = slot * SPLIT, unit = ahead_unit + later;
-        if (ahead_first < stacks && (WHOLE_RINGS || unit < UNITS)) {
-            load_weights(ring[slot], ahead, later, unit, eighth);
+        if (ahead_first < stacks && (WHOLE_RINGS || ahead_unit < UNITS)) {
+            if (MOVES)
+                load_weights(ring[slot], ahead, slot * SPLIT, ahead_unit, eighth);
+            else
+                load_weights(ring[slot], ahead.weights, ahead.scales, ahead_unit, eighth);
 #if X_AHEAD
-            if (with_x) load_activations<ROOM != 0>(ring_x[slot], ahead_x, later, unit);
+            if (with_x)
+                load_activations<ROOM != 0>(ring_x[slot], ahead_x, slot * SPLIT, ahead_unit);
 #endif
         }
+        ahead_unit += SPLIT;
         if (slot < DEPTH - 1) return;
-        ahead_unit += RING;
         // Not a turn earlier where the last units do not suffice for all warps.
         if (ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
             ahead_x = lane_activations(own_x, split);
             turn_to(ahead_first += step);
         } else {
-            advance(ahead, RING);
+            if (MOVES) advance(ahead, RING);
             ahead_x += RING * UNIT_COLUMNS;
         }
     };
@@ -146,7 +154,10 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                     multiply(ring[slot], ring_x[slot], second_x, unit, TOKENS, sums);
 #else
                     Activations activations;
-                    load_activations<ROOM != 0>(activations, now_x, slot * SPLIT, unit);
+                    if (MOVES)
+                        load_activations<ROOM != 0>(activations, now_x, slot * SPLIT, unit);
+                    else
+                        load_activations<ROOM != 0>(activations, own_x, unit);
                     multiply(ring[slot], activations, second_x, unit, TOKENS, sums);
 #endif
                 }

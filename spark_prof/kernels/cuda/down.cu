@@ -37,7 +37,6 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
     LaneUnit ahead_at = {weights, scales};
     float ahead_scale[2] = {};
     u32 ahead_offsets = 0u;
-    int ahead_entries = 0;
     const u16* ahead_x = hidden;
     auto x_of = [&](int active, int which) {
         return hidden + 1ll * plan_entry[entry_of(active, which)] * COLUMNS;
@@ -51,7 +50,6 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
         ahead_scale[1] = FORMAT == BF16 ? 1.f : row_scale[place * 16 + group + 8];
         if (bias) ahead_offsets = bias[place * 16 + group] | u32(bias[place * 16 + group + 8]) << 16;
         ahead_x = lane_activations(x_of(active, group), unit);
-        ahead_entries = entries_of(active);
     };
     auto load = [&](Slot& slot, bool with_x) {
         if (ahead >= end) return;
@@ -59,7 +57,7 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
         slot.scale[0] = ahead_scale[0];
         slot.scale[1] = ahead_scale[1];
         slot.offsets = ahead_unit ? 0u : ahead_offsets;
-        slot.entries = ahead_entries;
+        slot.entries = entries_of(ahead_active);
         if (with_x) load_activations(slot.x, ahead_x, 0, ahead_unit);
         advance(ahead_at, 1);
         ahead_x += UNIT_COLUMNS;

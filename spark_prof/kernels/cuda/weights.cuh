@@ -72,12 +72,14 @@ constexpr int UNIT_STEP = FORMAT == BF16 ? 2 * UNIT_COLUMNS : 2 * TILE_BYTES;  /
 // weights and scales: where the 16 rows begin.
 INLINE LaneUnit lane_unit(const u8* weights, const u8* scales, int unit) {
     const int lane = lane_id();
-    const long long in_rows =
-        FORMAT == BF16 ? (lane >> 2) * 2ll * COLUMNS + (lane & 3) * 16 : lane * 16;
+    if (FORMAT == BF16) {
+        const int column = unit * UNIT_COLUMNS + (lane & 3) * 8;
+        return {weights + (lane >> 2) * 2ll * COLUMNS + 2 * column, scales};
+    }
     const int in_scales = FORMAT == NVFP4                      ? (lane >> 1) * 8
                           : FORMAT == MXFP4 || FORMAT == INT4 ? (lane >> 2) * 8
                                                               : 0;
-    return {weights + in_rows + unit * UNIT_STEP, scales + in_scales + unit * UNIT_SCALES};
+    return {weights + lane * 16 + unit * UNIT_STEP, scales + in_scales + unit * UNIT_SCALES};
 }
 
 INLINE void advance(LaneUnit& at, int units) {
