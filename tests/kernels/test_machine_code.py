@@ -166,13 +166,13 @@ EACH = 16
 
 
 def tuned_codes() -> list[KernelCode]:
-    """What the package's measurements on an H100 choose, each once, kernel by kernel."""
+    """What the package's measurements choose, each once, kernel by kernel."""
     codes: list[KernelCode] = []
     for row in (row for run in read(SHIPPED) if run.architecture == "sm_90a" for row in run.rows):
         work = row.work
-        if work.kernel == "dense":
-            linear = LinearConfig(**row.config)
-            codes.append(dense_code(work.format, work.columns, work.tokens, linear))
+        if work.kernel in ("dense", "layer-dense", "normed"):
+            linear, normed = LinearConfig(**row.config), work.kernel == "normed"
+            codes.append(dense_code(work.format, work.columns, work.tokens, linear, normed))
             continue
         config = MoeConfig(**row.config)
         activation: ActivationName = "swiglu" if work.format == "mxfp4" else "silu"
@@ -185,7 +185,10 @@ def tuned_codes() -> list[KernelCode]:
 
 @pytest.mark.slow
 def test_machine_code_of_measured_configurations(tmp_path: Path) -> None:
-    sample = tuned_codes()[::EACH]
+    codes = tuned_codes()
+    in_layers = [code for code in codes if dict(code.defines).get("NORM")]
+    assert in_layers
+    sample = [*codes[::EACH], *in_layers]
     assert {code.entry for code in sample} == {"dense", "gate_up", "down"}
     assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
 

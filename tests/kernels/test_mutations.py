@@ -45,6 +45,8 @@ from tests.rows import each_row
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
 SHAPE = (48, 448)
 EXPERTS = Sizes(8, 3, 192, 96)
+LONG = Sizes(4, 2, 1664, 640)
+"""Of more units than a warp has in flight."""
 ROUTED = Sizes(66, 3, 768, 32)
 
 Edit = Callable[[torch.Tensor], object]
@@ -217,7 +219,7 @@ MUTANTS = [
     Mutant("rows swapped", "weights.cuh", r"word_of\(below, 2 \* half\)",
            "word_of(above, 2 * half)", kind="bf16"),
     Mutant("another order of columns than the activations'", "weights.cuh",
-           r"2 \* \(column \+ part \* 32\)", "2 * (column + (part ^ 1) * 32)", kind="bf16"),
+           r"eighth \+ part \* 64", "eighth + (part ^ 1) * 64", kind="bf16"),
     Mutant("stacks too near", "weights.cuh", r"FORMAT == BF16 \? 32 \*", "FORMAT == BF16 ? 16 *",
            kind="bf16"),
     Mutant("columns beyond the last", "weights.cuh", r"< COLUMNS : part < 2",
@@ -260,7 +262,17 @@ MUTANTS = [
     Mutant("no bound at 0", "gate_up.cu", r"up < 0\.f \? 0\.f : up", "up", activation="relu2"),
     Mutant("no square", "gate_up.cu", r"up \* up", "up", activation="relu2"),
     Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
-    Mutant("no bias", "down.cu", r"\+ offset\[i >> 1\]", ""),
+    Mutant("no bias", "down.cu", r"\+ offset\[[01]\]", ""),
+    Mutant("weights of earlier units", "weights.cuh", r"at\.weights \+= units \* UNIT_STEP;", "",
+           first="long"),
+    Mutant("scales of earlier units", "weights.cuh", r"at\.scales \+= units \* UNIT_SCALES;", "",
+           first="long"),
+    Mutant("x of earlier units", "dense.cu", r"now_x \+= RING \* UNIT_COLUMNS", "now_x += 0",
+           first="long"),
+    Mutant("x of earlier units", "gate_up.cu", r"ahead_x \+= RING \* UNIT_COLUMNS;", "",
+           first="long"),
+    Mutant("x of earlier units", "down.cu", r"ahead_x \+= UNIT_COLUMNS;", "", first="long"),
+    Mutant("the first expert's alone", "gate_up.cu", r"\+\+task\.active;", "", first="long"),
     Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),
     Mutant("a warp's squares left out", "norm.cu", r"warp < THREADS / 32;", "warp < 1;"),
     Mutant("no residual", "norm.cu", r"residual \? load_16", "false ? load_16"),
@@ -377,6 +389,7 @@ def cases_of(
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
         yield "matrix", partial(said, case, dense.build)
+        yield "long", partial(said, DenseCase(kind, (32, 6400), 2), dense.build)
         yield "normed", partial(said, normed, normed_linear.build)
         if kind != "int4":
             yield "mlp", partial(said, NormedMlpCase(kind, (448, 32), 3), normed_mlp.build)
@@ -385,6 +398,7 @@ def cases_of(
             yield "routing", routing_gate
         if file != "router.cu":
             yield "experts", partial(said, MoeCase(kind, EXPERTS, 5, activation), moe.build)
+            yield "long", partial(said, MoeCase(kind, LONG, 2, activation), moe.build)
 
 
 def routing_gate() -> str:

@@ -35,6 +35,10 @@ INLINE int output_row(int first, int i) {
 }
 #endif
 
+// Whether where a lane reads is moved from unit to unit, and not made anew: gate and up in BF16 have
+// the registers for it where one row of x is in shared memory.
+constexpr bool MOVES = FORMAT != BF16 || !GATED || ROOM == 1;
+
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,
       u16* out, int tokens, int rows, int x_stride, const u16* residual, const float* norm_weight,
@@ -61,24 +65,35 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     constexpr bool IN_PLACE = FORMAT == BF16 && GATED;
     const long long eighth = 16ll * COLUMNS * (IN_PLACE ? stacks : 1);
     // A stack beyond the last is the last again, and is not stored.
-    const u8 *ahead_weights, *ahead_scales;
+    LaneUnit ahead;
+    const u16* ahead_x = lane_activations(own_x, split);
     auto turn_to = [&](int first) {
         const long long at = min(first + stack, stacks - 1);
-        ahead_weights = weights + at * (IN_PLACE ? WEIGHT_STRIDE / 2 : WEIGHT_STRIDE);
-        ahead_scales = scales + at * SCALE_STRIDE;
+        ahead = {weights + at * (IN_PLACE ? WEIGHT_STRIDE / 2 : WEIGHT_STRIDE),
+                 scales + at * SCALE_STRIDE};
+        if (MOVES) ahead = lane_unit(ahead.weights, ahead.scales, split);
     };
     auto load = [&](int slot, bool with_x) {
-        if (ahead_first < stacks && ahead_unit < UNITS) {
-            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit, eighth);
+        if (ahead_first < stacks && (WHOLE_RINGS || ahead_unit < UNITS)) {
+            if (MOVES)
+                load_weights(ring[slot], ahead, slot * SPLIT, ahead_unit, eighth);
+            else
+                load_weights(ring[slot], ahead.weights, ahead.scales, ahead_unit, eighth);
 #if X_AHEAD
-            if (with_x) load_activations<ROOM != 0>(ring_x[slot], own_x, ahead_unit);
+            if (with_x)
+                load_activations<ROOM != 0>(ring_x[slot], ahead_x, slot * SPLIT, ahead_unit);
 #endif
         }
         ahead_unit += SPLIT;
+        if (slot < DEPTH - 1) return;
         // Not a turn earlier where the last units do not suffice for all warps.
-        if (slot == DEPTH - 1 && ahead_unit >= UNITS_A_WARP * SPLIT) {
+        if (ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
+            ahead_x = lane_activations(own_x, split);
             turn_to(ahead_first += step);
+        } else {
+            if (MOVES) advance(ahead, RING);
+            ahead_x += RING * UNIT_COLUMNS;
         }
     };
     // The weights do not depend on the kernel before; what is read after the wait may.
@@ -95,7 +110,8 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot)
         if (split + slot * SPLIT < UNITS)
-            load_activations<ROOM != 0>(ring_x[slot], own_x, split + slot * SPLIT);
+            load_activations<ROOM != 0>(ring_x[slot], lane_activations(own_x, split),
+                                        slot * SPLIT, split + slot * SPLIT);
 #endif
 
     auto store = [&](int row, int token, float sum, float scale, float offset) {
@@ -128,16 +144,20 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                 scale[i][half] = scale_of(row);
                 offset[i][half] = bias_of(row);
             }
-        for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
+        const u16* now_x = lane_activations(own_x, split);
+        for (int done = 0; done < UNITS_A_WARP; done += DEPTH, now_x += RING * UNIT_COLUMNS) {
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;
-                if (unit < UNITS) {
+                if (WHOLE_RINGS || unit < UNITS) {
 #if X_AHEAD
                     multiply(ring[slot], ring_x[slot], second_x, unit, TOKENS, sums);
 #else
                     Activations activations;
-                    load_activations<ROOM != 0>(activations, own_x, unit);
+                    if (MOVES)
+                        load_activations<ROOM != 0>(activations, now_x, slot * SPLIT, unit);
+                    else
+                        load_activations<ROOM != 0>(activations, own_x, unit);
                     multiply(ring[slot], activations, second_x, unit, TOKENS, sums);
 #endif
                 }

@@ -34,36 +34,39 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
     };
     Slot ring[DEPTH];
     int ahead = first, ahead_active = first / UNITS, ahead_unit = first - ahead_active * UNITS;
-    const u8 *ahead_weights = weights, *ahead_scales = scales;
+    LaneUnit ahead_at = {weights, scales};
     float ahead_scale[2] = {};
     u32 ahead_offsets = 0u;
     const u16* ahead_x = hidden;
     auto x_of = [&](int active, int which) {
         return hidden + 1ll * plan_entry[entry_of(active, which)] * COLUMNS;
     };
-    auto turn_to = [&](int active) {
+    // unit: of the expert that is loaded next.
+    auto turn_to = [&](int active, int unit) {
         const long long place = 1ll * plan_expert[active] * stacks + stack;
-        ahead_weights = stack_at(weights, scales, place, 1ll * apart * stacks);
-        ahead_scales = scales + place * SCALE_STRIDE;
+        ahead_at = lane_unit(stack_at(weights, scales, place, 1ll * apart * stacks),
+                             scales + place * SCALE_STRIDE, unit);
         ahead_scale[0] = FORMAT == BF16 ? 1.f : row_scale[place * 16 + group];
         ahead_scale[1] = FORMAT == BF16 ? 1.f : row_scale[place * 16 + group + 8];
         if (bias) ahead_offsets = bias[place * 16 + group] | u32(bias[place * 16 + group + 8]) << 16;
-        ahead_x = x_of(active, group);
+        ahead_x = lane_activations(x_of(active, group), unit);
     };
     auto load = [&](Slot& slot, bool with_x) {
         if (ahead >= end) return;
-        load_weights(slot.unit, ahead_weights, ahead_scales, ahead_unit);
+        load_weights(slot.unit, ahead_at, 0, ahead_unit);
         slot.scale[0] = ahead_scale[0];
         slot.scale[1] = ahead_scale[1];
         slot.offsets = ahead_unit ? 0u : ahead_offsets;
         slot.entries = entries_of(ahead_active);
-        if (with_x) load_activations(slot.x, ahead_x, ahead_unit);
+        if (with_x) load_activations(slot.x, ahead_x, 0, ahead_unit);
+        advance(ahead_at, 1);
+        ahead_x += UNIT_COLUMNS;
         if (++ahead < end && ++ahead_unit == UNITS) {
             ahead_unit = 0;
-            turn_to(++ahead_active);
+            turn_to(++ahead_active, 0);
         }
     };
-    if (ahead < end) turn_to(ahead_active);
+    if (ahead < end) turn_to(ahead_active, ahead_unit);
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) load(ring[slot], false);
     start_next_kernel();
@@ -86,15 +89,18 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
 #pragma unroll
         for (int tile = 0; tile < TOKEN_TILES; ++tile)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int column = 8 * tile + 2 * member + (i & 1);
+            for (int i = 0; i < 2; ++i) {
+                const int column = 8 * tile + 2 * member + i;
                 if (column < entries) {
                     const int entry = plan_start[active] + column;
-                    totals[warp_id()][entry_token[entry]][group + 8 * (i >> 1)] +=
-                        entry_weight[plan_entry[entry]] *
-                        (sums[tile][i] * scale[i >> 1] + offset[i >> 1]);
+                    const float weight = entry_weight[plan_entry[entry]];
+                    float(&total)[16] = totals[warp_id()][entry_token[entry]];
+                    const float upper = weight * (sums[tile][i] * scale[0] + offset[0]);
+                    const float lower = weight * (sums[tile][i + 2] * scale[1] + offset[1]);
+                    total[group] += upper;
+                    total[group + 8] += lower;
                 }
-                sums[tile][i] = 0.f;
+                sums[tile][i] = sums[tile][i + 2] = 0.f;
             }
     };
     for (int at = first; at < end;) {

@@ -62,67 +62,80 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     auto back_of = [&](int stack) {
         return FORMAT == BF16 && GATED ? min(stack, stacks - 1) : 0;
     };
-    // place: of a stack among all experts'. No pointers are kept, which would take more registers.
-    auto load_unit = [&](Unit& into, int place, int back, int unit) {
-        load_weights(into, stack_at(weights, scales, place, apart * stacks) - back * (16ll * COLUMNS),
-                     scales + 1ll * place * SCALE_STRIDE, unit, eighth);
+    // place: of a stack among all experts'.
+    auto unit_at = [&](int place, int back, int unit) {
+        return lane_unit(stack_at(weights, scales, place, apart * stacks) - back * (16ll * COLUMNS),
+                         scales + 1ll * place * SCALE_STRIDE, unit);
     };
     Unit ring[DEPTH];
     if (begin < part.experts) {
         const int stack = (blockIdx.x - begin * groups) * STACKS + own;
+        const LaneUnit first =
+            unit_at(expert * stacks + min(stack, stacks - 1), back_of(stack), split);
 #pragma unroll
         for (int slot = 0; slot < DEPTH; ++slot)
             if (split + slot * SPLIT < UNITS)
-                load_unit(ring[slot], expert * stacks + min(stack, stacks - 1), back_of(stack),
-                          split + slot * SPLIT);
+                load_weights(ring[slot], first, slot * SPLIT, split + slot * SPLIT, eighth);
     }
     put_plan(part, plan, tokens * choices, choices);
     const int rounds = (plan_experts * groups - static_cast<int>(blockIdx.x) + step - 1) / step;
 
-    // What a round is about: one expert, and STACKS of its stacks.
+    // What a round is about: one expert, and a group of STACKS of its stacks.
     struct Task {
-        int active, first;
+        int active, group;
     };
-    auto task_of = [&](int round) {
-        const int at = blockIdx.x + round * step, active = at / groups;
-        return Task{active, (at - active * groups) * STACKS};
+    const Task to_next = {step / groups, step % groups};
+    auto next = [&](Task& task) {
+        task.active += to_next.active;
+        task.group += to_next.group;
+        if (task.group < groups) return;
+        task.group -= groups;
+        ++task.active;
     };
     // A stack beyond the last is the last again, and is not stored.
     auto place_of = [&](const Task& task, int which) {
-        return plan_expert[task.active] * stacks + min(task.first + which, stacks - 1);
+        return plan_expert[task.active] * stacks + min(task.group * STACKS + which, stacks - 1);
     };
     auto x_of = [&](const Task& task, int which) {
         return x + 1ll * entry_token[entry_of(task.active, which)] * x_stride;
     };
 
     Activations ring_x[DEPTH];
-    int ahead_unit = split, ahead_round = 0, ahead_place = 0, ahead_back = 0;
+    const Task first_task = {begin, static_cast<int>(blockIdx.x) - begin * groups};
+    int ahead_unit = split, ahead_round = 0;  // of the ring's first slot
+    Task ahead_task = first_task;
+    LaneUnit ahead = {weights, scales};
     const u16* ahead_x = x;
-    auto turn_to = [&](int round) {
-        if (round >= rounds) return;
-        const Task task = task_of(round);
-        ahead_place = place_of(task, own);
-        ahead_back = back_of(task.first + own);
-        ahead_x = x_of(task, group);
+    auto turn = [&] {
+        if (ahead_round >= rounds) return;
+        ahead = unit_at(place_of(ahead_task, own), back_of(ahead_task.group * STACKS + own), split);
+        ahead_x = lane_activations(x_of(ahead_task, group), split);
     };
     auto load = [&](int slot, bool with_weights) {
-        if (ahead_round < rounds && ahead_unit < UNITS) {
-            if (with_weights) load_unit(ring[slot], ahead_place, ahead_back, ahead_unit);
-            load_activations(ring_x[slot], ahead_x, ahead_unit);
+        const int later = slot * SPLIT, unit = ahead_unit + later;
+        if (ahead_round < rounds && (WHOLE_RINGS || unit < UNITS)) {
+            if (with_weights) load_weights(ring[slot], ahead, later, unit, eighth);
+            load_activations(ring_x[slot], ahead_x, later, unit);
         }
-        ahead_unit += SPLIT;
+        if (slot < DEPTH - 1) return;
+        ahead_unit += RING;
         // Not a turn earlier where the last units do not suffice for all warps.
-        if (slot == DEPTH - 1 && ahead_unit >= UNITS_A_WARP * SPLIT) {
+        if (ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
-            turn_to(++ahead_round);
+            ++ahead_round;
+            next(ahead_task);
+            turn();
+        } else {
+            advance(ahead, RING);
+            ahead_x += RING * UNIT_COLUMNS;
         }
     };
-    turn_to(0);
+    turn();
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) load(slot, false);
 
-    for (int round = 0; round < rounds; ++round) {
-        const Task task = task_of(round);
+    Task task = first_task;
+    for (int round = 0; round < rounds; ++round, next(task)) {
         const int entries = entries_of(task.active);
         // What the results need is asked for now, so that nobody waits for it at the end.
         float scale[OUTPUTS][HALVES], offset[OUTPUTS][HALVES];
@@ -140,14 +153,14 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;
-                if (unit < UNITS)
+                if (WHOLE_RINGS || unit < UNITS)
                     multiply(ring[slot], ring_x[slot], second_x, unit, entries, sums);
                 load(slot, true);
             }
         }
         // Without a gate both are rows of up.
         auto store = [&](int i, int token, float gate, float up) {
-            const int stack = task.first + output_stack(i);
+            const int stack = task.group * STACKS + output_stack(i);
             if (token >= entries || stack >= stacks) return;
             gate = gate * scale[i][0] + offset[i][0];
             up = up * scale[i][HALVES - 1] + offset[i][HALVES - 1];

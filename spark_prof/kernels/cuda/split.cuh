@@ -4,8 +4,10 @@
 #include "weights.cuh"
 
 constexpr int STACKS = WARPS / SPLIT;
+constexpr int RING = SPLIT * DEPTH;  // units from a slot's one to its next
+constexpr bool WHOLE_RINGS = UNITS % RING == 0;
 // What a warp has of a stack, rounded up to whole rounds of its ring.
-constexpr int UNITS_A_WARP = (UNITS + SPLIT * DEPTH - 1) / (SPLIT * DEPTH) * DEPTH;
+constexpr int UNITS_A_WARP = (UNITS + RING - 1) / RING * DEPTH;
 
 #if SPLIT > 1
 using Partial = float[WARPS][TOKENS][16];

@@ -61,46 +61,82 @@ INLINE bool is_inside(int column, int part, int unit) {
     return COLUMNS % 64 ? column + part * 32 < COLUMNS : part < 2 || !has_one_tile(unit);
 }
 
-// weights and scales: where the 16 rows begin. eighth: of BF16, bytes from a row to the eighth after
-// it, which need not be near.
-INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int unit,
+// Where a lane's part of a unit lies. Kept from unit to unit: made anew for each, an address takes more
+// instructions than its load.
+struct LaneUnit {
+    const u8 *weights, *scales;
+};
+
+constexpr int UNIT_STEP = FORMAT == BF16 ? 2 * UNIT_COLUMNS : 2 * TILE_BYTES;  // bytes
+
+// weights and scales: where the 16 rows begin.
+INLINE LaneUnit lane_unit(const u8* weights, const u8* scales, int unit) {
+    const int lane = lane_id();
+    if (FORMAT == BF16) {
+        const int column = unit * UNIT_COLUMNS + (lane & 3) * 8;
+        return {weights + (lane >> 2) * 2ll * COLUMNS + 2 * column, scales};
+    }
+    const int in_scales = FORMAT == NVFP4                      ? (lane >> 1) * 8
+                          : FORMAT == MXFP4 || FORMAT == INT4 ? (lane >> 2) * 8
+                                                              : 0;
+    return {weights + lane * 16 + unit * UNIT_STEP, scales + in_scales + unit * UNIT_SCALES};
+}
+
+INLINE void advance(LaneUnit& at, int units) {
+    at.weights += units * UNIT_STEP;
+    at.scales += units * UNIT_SCALES;
+}
+
+// unit: that is loaded, `later` units after `at`. eighth: of BF16, bytes from a row to the eighth
+// after it, which need not be near.
+INLINE void load_weights(Unit& into, const LaneUnit& at, int later, int unit,
                          long long eighth = 16ll * COLUMNS) {
+    const u8* const from = at.weights + later * UNIT_STEP;
     if (FORMAT == BF16) {
         const int column = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
-        const u8* const row = weights + (lane_id() >> 2) * 2ll * COLUMNS;
 #pragma unroll
         for (int v = 0; v < 2 * VECTORS; ++v) {  // by turns of the upper and of the lower row
             const int part = v >> 1;
             into.weights[v] = is_inside(column, part, unit)
-                                  ? load_once_16(row + (v & 1) * eighth + 2 * (column + part * 32))
+                                  ? load_once_16(from + (v & 1) * eighth + part * 64)
                                   : zeros();
         }
         return;
     }
-    const u8* from = weights + 2 * unit * TILE_BYTES + lane_id() * 16;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
         into.weights[v] = load_once_16(from + v * 512);
         into.weights[VECTORS + v] =
             has_one_tile(unit) ? zeros() : load_once_16(from + TILE_BYTES + v * 512);
     }
-    if (FORMAT == NVFP4) into.scales = load_once_8(scales + unit * 128 + (lane_id() >> 1) * 8);
-    if (FORMAT == MXFP4 || FORMAT == INT4)
-        into.scales = load_once_8(scales + unit * 64 + (lane_id() >> 2) * 8);
-    if (FORMAT == FP8_BLOCKS) into.scales = load_once_8(scales + unit * 8);
+    if (UNIT_SCALES) into.scales = load_once_8(at.scales + later * UNIT_SCALES);
+}
+INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int unit,
+                         long long eighth = 16ll * COLUMNS) {
+    load_weights(into, lane_unit(weights, scales, unit), 0, unit, eighth);
 }
 
-// row: the token's activations.
+// A lane's part of a token's activations for a unit.
+INLINE const u16* lane_activations(const u16* row, int unit) {
+    return row + unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
+}
+
+// unit: whose activations are loaded, `later` units after `at`.
 template <bool IN_SHARED_MEMORY = false>
-INLINE void load_activations(Activations& into, const u16* row, int unit) {
+INLINE void load_activations(Activations& into, const u16* at, int later, int unit) {
     const int first = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-        const u16* const from = row + first + part * 32;
+        const u16* const from = at + later * UNIT_COLUMNS + part * 32;
         into.x[part] = !is_inside(first, part, unit) ? zeros()
                        : IN_SHARED_MEMORY            ? *reinterpret_cast<const uint4*>(from)
                                                      : load_16(from);
     }
+}
+// row: the token's activations.
+template <bool IN_SHARED_MEMORY = false>
+INLINE void load_activations(Activations& into, const u16* row, int unit) {
+    load_activations<IN_SHARED_MEMORY>(into, lane_activations(row, unit), 0, unit);
 }
 
 // Eight E2M1 codes to four pairs of bf16, each 2^-126 times its value: pack.py lays the bits of the
