@@ -110,26 +110,26 @@ def check(kernel: str) -> Job:
 
 
 JOBS = (
-    chained("gpt-oss-20b", 8, 1),
-    chained("qwen3-30b-a3b-nvfp4", 8),
     chained("llama-3.1-8b-fp8", 8, 1, seconds=40),
+    chained("gpt-oss-20b", 8, 1),
+    chained("qwen3-30b-a3b-nvfp4", 8, 1),
     # Both sides in one engine.
-    ab("nemotron-3-nano-fp8", 240),
-    ab("gpt-oss-20b-quantized", 240),
-    ab("qwen3-next-80b-a3b-nvfp4", 240),
-    Job("drafts-agree", (PYTHON, "benchmarks/drafts_agree.py", "{out}"), 300),
-    ab("small-moe-mxfp4-layer", 240, starts=2),
+    ab("nemotron-3-nano-fp8", 300),
     # With the slot `layer`, which needs engines of their own.
-    ab("deepseek-v2-lite-layer", 300, starts=2),
-    ab("qwen3-next-80b-a3b-nvfp4-layer", 300, starts=2),
     ab("qwen3-30b-a3b-nvfp4-layer", 420),
     ab("gpt-oss-20b-layer", 420),
-    ab("gpt-oss-20b-layer-quantized", 420),
     ab("llama-3.1-8b-fp8-layer", 420),
-    ab("small-moe-nvfp4-layer", 240, starts=2),
+    ab("gpt-oss-20b-layer-quantized", 420),
+    *map(check, ("layer-experts", "layer-linear", "layer-mlp", "moe-w4a16", "o-w4a16", "o-w16a16")),
+    ab("deepseek-v2-lite-layer", 420),
     ab("qwen3-30b-a3b-nvfp4-layer-tp2", 420, gpus=2, starts=2),
-    check("layer-experts"),
+    ab("qwen3-next-80b-a3b-nvfp4-layer", 300, starts=2),
+    ab("qwen3-next-80b-a3b-nvfp4", 300),
+    ab("gpt-oss-20b-quantized", 240),
+    ab("small-moe-mxfp4-layer", 240, starts=2),
+    ab("small-moe-nvfp4-layer", 240, starts=2),
     check("layer-attention"),
+    Job("drafts-agree", (PYTHON, "benchmarks/drafts_agree.py", "{out}"), 300),
     Job("sanitize", (PYTHON, "benchmarks/sanitize.py", "{out}", "--jobs", "6"), 420),
 )  # fmt: skip
 """What matters most first. What needs two GPUs waits until both are free."""
