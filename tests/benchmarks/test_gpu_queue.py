@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,12 +162,14 @@ def test_an_engine_has_the_options_of_its_case(
 ) -> None:
     asked: list[list[str]] = []
 
-    def keep(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    @contextmanager
+    def keep(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         asked.append(command)
-        return subprocess.CompletedProcess(command, 0)
+        with subprocess.Popen(["true"]) as child:
+            yield child
 
     monkeypatch.setattr(ab, "written", lambda case, folder: folder)
-    monkeypatch.setattr("benchmarks.ab.subprocess.run", keep)
+    monkeypatch.setattr(ab, "ending_in_order", keep)
     for name in ("nemotron-3-nano-fp8", "gpt-oss-20b-layer-quantized"):
         assert ab.run(name, tmp_path / "result.json", "3", both("", name), []) == 0
     of_engines = [command[command.index("--") + 1 :] for command in asked]
