@@ -115,7 +115,7 @@ def choose_normed(weight: PackedLinear, tokens: int, processors: int = 0) -> Lin
     return config if config is not None and fits(columns, tokens, config) else default
 
 
-def insisted(weight: PackedLinear, tokens: int, chained: bool = True) -> LinearConfig:
+def insisted_config(weight: PackedLinear, tokens: int, chained: bool = True) -> LinearConfig:
     """The configuration of a matrix without its norm, whatever was measured to be faster.
 
     Args:

@@ -24,7 +24,7 @@ from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import gate_and_up_by_turns
 from spark_prof.kernels.normed_linear import (
     choose_normed,
-    insisted,
+    insisted_config,
     norm_code,
     normed_config,
     normed_linear,
@@ -105,8 +105,8 @@ def _alone(weight: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.Te
 def mlp_config(mlp: PackedMlp, tokens: int) -> MlpConfig:
     """How both launches share out their work: as measured for such matrices, else by default."""
     fused = choose_normed(mlp.gate_up, tokens, multiprocessors(mlp.gate_up.weights.device))
-    gate_up = fused or insisted(mlp.gate_up, tokens)
-    return MlpConfig(gate_up, fused is not None, insisted(mlp.down, tokens))
+    gate_up = fused or insisted_config(mlp.gate_up, tokens)
+    return MlpConfig(gate_up, fused is not None, insisted_config(mlp.down, tokens))
 
 
 def build(layer: Layer) -> Replacement:

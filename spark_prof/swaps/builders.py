@@ -34,7 +34,12 @@ from spark_prof.kernels.moe import (
     pack_experts,
 )
 from spark_prof.kernels.normed_experts import make_router, normed_experts, router_code
-from spark_prof.kernels.normed_linear import choose_normed, insisted, norm_code, normed_linear
+from spark_prof.kernels.normed_linear import (
+    choose_normed,
+    insisted_config,
+    norm_code,
+    normed_linear,
+)
 from spark_prof.kernels.normed_mlp import codes_of, mlp_config, normed_mlp, pack_mlp
 from spark_prof.kernels.operands import LARGEST_BATCH, architecture, multiprocessors
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -129,7 +134,7 @@ def kept_matrix(packed: PackedLinear, slot: str, insist: bool) -> Replacement:
 
 def quantized_matrix(packed: PackedLinear, slot: str, line: str) -> Replacement:
     """The kernel of a matrix of a slot that was quantized here; the line says what that lost."""
-    configs = {count: insisted(packed, count, chained=slot in _CHAINED) for count in _COUNTS}
+    configs = {count: insisted_config(packed, count, chained=slot in _CHAINED) for count in _COUNTS}
     return _linear(packed, configs, "changed", line)
 
 
@@ -163,7 +168,7 @@ def _normed_linear(
     # Of other formats what was measured had rounds that are not as even.
     processors = multiprocessors(packed.weights.device) if form.startswith("fp8") else 0
     fused = {count: choose_normed(packed, count, processors) for count in _COUNTS}
-    configs = {count: config or insisted(packed, count) for count, config in fused.items()}
+    configs = {count: config or insisted_config(packed, count) for count, config in fused.items()}
     norm = replace(layer.norm, weight=layer.norm.weight.detach().to(torch.float32, copy=True))
     codes = [
         dense_code(form, columns, count, config, norm=fused[count] is not None)

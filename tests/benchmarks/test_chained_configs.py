@@ -22,7 +22,7 @@ from benchmarks.decoder_step import MODELS, Layer, Model, bytes_of, make_head, m
 from spark_prof.kernels.candidate import NormLayer, Replacement
 from spark_prof.kernels.dense import LAYER_DENSE, LinearConfig
 from spark_prof.kernels.moe import LAYER_EXPERTS
-from spark_prof.kernels.normed_linear import choose_normed, insisted
+from spark_prof.kernels.normed_linear import choose_normed, insisted_config
 from spark_prof.kernels.normed_mlp import PackedMlp, mlp_config
 from spark_prof.kernels.pack import PackedLinear
 from spark_prof.kernels.tuning import ALONE, known_runs
@@ -189,7 +189,7 @@ def test_llama_as_it_is_on_a_gpu(tokens: int, fused: bool) -> None:
         for rows, columns in ((28672, 4096), (4096, 14336), (model.qkv_rows, 4096))
     )
     mlp = PackedMlp(NormLayer("", empty, 1e-5), up, down)
-    fused_qkv = choose_normed(qkv, tokens, 132) or insisted(qkv, tokens)
+    fused_qkv = choose_normed(qkv, tokens, 132) or insisted_config(qkv, tokens)
     of_mlp, of_qkv = (
         Replacement(lambda: None, 16, "kept", parts=(weights, {tokens: config}))
         for weights, config in ((mlp, mlp_config(mlp, tokens)), (qkv, fused_qkv))
