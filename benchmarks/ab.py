@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,8 +222,7 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
         ]
         result = Path(temporary) / "run/result.json"
         try:
-            with ending_in_order(command) as child:
-                return child.wait()
+            return exit_code_of(command)
         finally:
             if result.exists():
                 shutil.copy(result, path)
@@ -232,15 +230,14 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
                 shutil.copy(log, path.with_name(f"{path.stem}-{log.name}"))
 
 
-@contextmanager
-def ending_in_order(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that has Ctrl-C from the terminal, too, and then as long as it takes to end.
+def exit_code_of(command: Sequence[str]) -> int:
+    """Runs a command, which at Ctrl-C has as long as it takes to end.
 
     Killed in the meantime, as subprocess.run would do it, spark-prof could not end its engines.
     """
     child = subprocess.Popen(command, cwd=ROOT, stdout=sys.stderr)
     try:
-        yield child
+        return child.wait()
     finally:
         child.wait()
 

@@ -1,4 +1,4 @@
-"""Ends the process of an engine, and all below it, when spark-prof is gone: killed, or its host's.
+"""Ends the process of an engine, and all below it, when the spark-prof that asks it is gone.
 
 Nobody would end it otherwise. While it loads a model, or compiles for minutes, it reads no socket,
 and vLLM's own processes wait for requests for ever, the GPU's memory with them.
@@ -10,14 +10,11 @@ import os
 import select
 import threading
 import time
-from contextlib import suppress
 
-import psutil
+from spark_prof.ending import leave_nothing
 
 GRACE_SECONDS = 10.0
 """In which a process that reads the socket ends in order."""
-
-_TERM_SECONDS = 2.0
 
 
 def end_when_orphaned(socket: int, grace: float = GRACE_SECONDS) -> None:
@@ -37,14 +34,5 @@ def _end_after(socket: int, grace: float) -> None:
     while not poll.poll():
         pass
     time.sleep(grace)
-    family: list[psutil.Process] = []
-    with suppress(psutil.Error):
-        family = psutil.Process().children(recursive=True)
-    for process in family:
-        with suppress(psutil.Error):
-            process.terminate()
-    _, left = psutil.wait_procs(family, timeout=_TERM_SECONDS)
-    for process in left:
-        with suppress(psutil.Error):
-            process.kill()
+    leave_nothing()
     os._exit(1)

@@ -21,9 +21,8 @@ time.sleep(600)
 """
 WAITS = f"""
 import sys
-from benchmarks.ab import ending_in_order
-with ending_in_order([sys.executable, "-c", {ENDS_SLOWLY!r}]) as child:
-    child.wait()
+from benchmarks.ab import exit_code_of
+exit_code_of([sys.executable, "-c", {ENDS_SLOWLY!r}])
 """
 
 
