@@ -111,15 +111,15 @@ def check(kernel: str) -> Job:
 
 JOBS = (
     chained("llama-3.1-8b-fp8", 8, 1, seconds=40),
-    chained("gpt-oss-20b", 8, 1),
-    chained("qwen3-30b-a3b-nvfp4", 8, 1),
+    ab("llama-3.1-8b-fp8-layer", 420),
     # Both sides in one engine.
     ab("nemotron-3-nano-fp8", 300),
     # With the slot `layer`, which needs engines of their own.
     ab("qwen3-30b-a3b-nvfp4-layer", 420),
-    ab("gpt-oss-20b-layer", 420),
-    ab("llama-3.1-8b-fp8-layer", 420),
     ab("gpt-oss-20b-layer-quantized", 420),
+    ab("gpt-oss-20b-layer", 420),
+    chained("gpt-oss-20b", 8, 1),
+    chained("qwen3-30b-a3b-nvfp4", 8, 1),
     *map(check, ("layer-experts", "layer-linear", "layer-mlp", "moe-w4a16", "o-w4a16", "o-w16a16")),
     ab("deepseek-v2-lite-layer", 420),
     ab("qwen3-30b-a3b-nvfp4-layer-tp2", 420, gpus=2, starts=2),
