@@ -42,7 +42,7 @@ from benchmarks.decoder_step import (
     make_layer,
     step_of,
 )
-from benchmarks.graph_replays import replay_times
+from benchmarks.graph_replays import replay_times, same_when_replayed
 from spark_prof.cores import cores
 from spark_prof.kernels.bench.results import machine_of
 from spark_prof.kernels.candidate import Replacement
@@ -155,12 +155,14 @@ def by_turns(
 
 
 def confirmed(chain: Chain, name: str, before: Config, after: Config) -> bool:
-    """Whether it is faster by turns, too; the faster one is put."""
+    """Whether it is faster by turns, too, and right where kernels overlap; else `before` is put."""
     first, second = by_turns(chain, {name: before}, {name: after})
-    if second >= _WORTH_IT * first:
-        chain.put({name: before})
-        return False
-    return True
+    if second < _WORTH_IT * first:
+        if same_when_replayed(chain.step):
+            return True
+        print(f"  {name}: {after} gives other results in a graph", flush=True)
+    chain.put({name: before})
+    return False
 
 
 def weighed(chain: Chain, before: Mapping[str, Config]) -> tuple[float, float]:
@@ -238,7 +240,7 @@ def searched(options: argparse.Namespace) -> int:
             before = chain.configs
             tried = search(chain, options.seconds)
             times = weighed(chain, before)
-            same = agrees(chain, model, before)
+            same = agrees(chain, model, before) and same_when_replayed(chain.step)
             right = right and same
             gain = f"{times[0]:.4f} to {times[1]:.4f} ms a step, {times[0] / times[1]:.3f} x"
             print(

@@ -7,6 +7,7 @@ many bytes in the same run. No vLLM is needed.
 
 usage: python benchmarks/decoder_step.py [--model NAME] [--tokens M] [--context N] [--layers L]
            [--qkv kept|mxfp4] [--kernels]
+exit code: 1 if kernels that overlap give other results than one after the other
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.graph_replays import replay_times
+from benchmarks.graph_replays import replay_times, same_when_replayed
 from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
 from spark_prof.kernels.candidate import (
     Activation,
@@ -265,7 +266,7 @@ def main() -> int:
     pages = max(options.tokens) * -(-(options.context + 1) // PAGE)
     count = options.layers or model.layers
     torch.manual_seed(1)
-    read = measure_ceilings(DEVICE).read.median
+    read, right = measure_ceilings(DEVICE).read.median, True
     with torch.no_grad():
         layers = [make_layer(model, n, pages, quantized) for n in range(count)]
         head, weight = make_head(model, quantized)
@@ -279,10 +280,12 @@ def main() -> int:
             print(
                 f"{options.model}, {count} layers, qkv {options.qkv}, batch {tokens}, context"
                 f" {options.context}, {torch.cuda.get_device_name()}: {ms:.3f} ms a step,"
-                f" {ms / floor:.2f} x the {floor:.3f} ms in which its weights are read",
+                f" {ms / floor:.2f} x the {floor:.3f} ms in which its weights are read"
+                f"{'' if (same := same_when_replayed(step)) else '; OTHER RESULTS in a graph'}",
                 flush=True,
             )
-    return 0
+            right = right and same
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

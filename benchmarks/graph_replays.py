@@ -25,3 +25,19 @@ def replay_times(
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
     return graph, times
+
+
+def same_when_replayed(step: Callable[[], torch.Tensor]) -> bool:
+    """Whether a graph's replay gives the bits of the same launches one after the other.
+
+    In a graph kernels start before those ahead of them have ended: what one of them then reads too
+    early shows here, and in none of them alone.
+    """
+    expected = step().clone()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        captured = step()
+    graph.replay()
+    torch.cuda.synchronize()
+    return bool(torch.equal(captured.view(torch.uint8), expected.view(torch.uint8)))

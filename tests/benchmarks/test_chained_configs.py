@@ -49,6 +49,7 @@ def _on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     for module in (chained_configs, decoder_step):
         monkeypatch.setattr(module, "DEVICE", torch.device("cpu"))
     monkeypatch.setattr(chained_configs, "replay_times", made_up_times)
+    monkeypatch.setattr(chained_configs, "same_when_replayed", lambda step: True)
     monkeypatch.setattr(chained_configs, "step_of", ToldStep)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(MODELS, "dense", DENSE)
@@ -160,6 +161,21 @@ def test_where_nothing_is_faster_all_stays_as_it_was(
     assert {step["tokens"]: step["after"] for step in found["steps"]} == kept
     assert {tokens: built(DENSE, tokens) for tokens in COUNTS} == kept
     assert all(row["us"] == row["fallback_us"] for row in found["run"]["rows"])
+
+
+@pytest.mark.usefixtures("_agreeing")
+def test_what_is_wrong_beside_kernels_that_overlap_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without_fast_o(step: ToldStep) -> bool:
+        return not any(fast(parts["o"]) for parts in step.layers)
+
+    monkeypatch.setattr(chained_configs, "same_when_replayed", without_fast_o)
+    found = search(tmp_path, "dense", keep=False)
+    assert all(step["same_results"] for step in found["steps"])
+    assert not any(FASTER["o"].items() <= step["after"]["o"].items() for step in found["steps"])
+    assert "o: LinearConfig(" in (said := capsys.readouterr().out)
+    assert "gives other results in a graph" in said
 
 
 @pytest.mark.usefixtures("_agreeing")

@@ -17,6 +17,7 @@ INLINE void sync_block() { cpu::wait_for_block(); }
 UNCHECKED static void cpu_sync_warp(cpu::Warp& warp) { warp.sync_time = ++cpu::launch.time; }
 INLINE void sync_warp() { cpu::collect("sync_warp", cpu_sync_warp, nullptr); }
 INLINE void fence() {}
+INLINE void spin(int) {}
 
 template <class T>
 INLINE T cpu_load(const void* from) {
@@ -32,6 +33,7 @@ INLINE uint2 load_once_8_if(bool wanted, const void* from) {
     return wanted ? load_once_8(from) : uint2{};
 }
 INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
+INLINE uint4 load_constant_16(const void* from) { return cpu_load<uint4>(from); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
 INLINE float bf16_to_float(u16 bits) { return float_of_bits(u32(bits) << 16); }

@@ -47,6 +47,10 @@ FP4_PRODUCTS = r"OMMA\.SF\.16864\.F32\.E2M1\.E2M1\.UE4M3\.4X"
 WAITS = r"ACQBULK\b"
 """Every kernel may be launched before the one before it has ended, so every kernel waits."""
 
+MOVED = r"LDG\.E\.(?!NA\.).*CONSTANT"
+"""A load that ptxas may move before the wait: right for weights alone, which are streamed, and for
+the weights of norms."""
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -55,6 +59,7 @@ class Expected:
     entry: str
     holds: tuple[str, ...]  # patterns of opcodes of which each must be found
     only: tuple[tuple[str, int], ...] = ()  # where constants have these values; empty for all
+    makes_norm: bool = False  # whose weight does not depend on the kernel before, as NORM says
     # Of a multiprocessor that the registers must suffice for: two blocks of 8 warps, of BF16 one,
     # as its units take the most registers.
     threads: int = 512
@@ -70,8 +75,8 @@ EXPECTED = (
     Expected("dense_w4a4", (STREAMED, FP4_PRODUCTS)),
     Expected("quantize_fp4", (r"F2FP\.SATFINITE\.E2M1", r"F2FP\.SATFINITE\.E4M3"), threads=1024),
     Expected("route", ()),
-    Expected("row_norm", (), threads=1024),
-    Expected("norm_route", (STREAMED,), threads=384),
+    Expected("row_norm", (), threads=1024, makes_norm=True),
+    Expected("norm_route", (STREAMED,), threads=384, makes_norm=True),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),
     *(
@@ -98,13 +103,14 @@ def modules() -> Iterator[str]:
 ENTRY = re.compile(r"^KERNEL\b(?:\s*__launch_bounds__\([^()]*\))?\s*(\w+)\s*\(", re.MULTILINE)
 
 
-MEASURING = "node.cu"
-"""Empty kernels, whose chains tell what a node costs: tests/analyzers/ceilings compiles them."""
+OF_NO_LAYER = ("node.cu", "late.cu")
+"""Empty kernels, whose chains tell what a node costs, and one that checks others: tests of
+analyzers/ceilings and of check/late.py compile them."""
 
 
 def test_every_kernel_is_looked_at() -> None:
     """Those of a module without `codes`, or that no `codes` has, would be compiled by nobody."""
-    paths = (path for path in SOURCES.glob("*.cu") if path.name != MEASURING)
+    paths = (path for path in SOURCES.glob("*.cu") if path.name not in OF_NO_LAYER)
     sources = [path.read_text(encoding="utf-8") for path in paths]
     entries = {entry for text in sources for entry in ENTRY.findall(text)}
     assert sum(len(re.findall("^KERNEL", text, re.MULTILINE)) for text in sources) == len(entries)
@@ -268,6 +274,8 @@ def faults_in(
     for what, pattern in NEVER.items():
         if found := matching(pattern, opcodes):
             yield f"{what}: {found}"
+    if not (row.makes_norm or constants.get("NORM")) and (moved := matching(MOVED, opcodes)):
+        yield f"may read what the kernel before has not written: {moved}"
     for pattern in (WAITS, *row.holds):
         if not matching(pattern, opcodes):
             yield f"no {pattern}"
@@ -296,6 +304,9 @@ WAITING = '#include "platform.cuh"\nKERNEL wrong(%s) { wait_for_previous_kernel(
         ("float* x", "", Expected("wrong", (TENSOR_CORES,)), "sm_90a", "no HMMA"),
         ("u32* x", "x[0] = load_once_8(x + 2).y;", Expected("wrong", (STREAMED,)), "sm_90a",
          "no LDG"),
+        ("uint4* x", "x[0] = load_constant_16(x + 1);", Expected("wrong", ()), "sm_90a",
+         "has not written"),
+        ("uint4* x", "x[0] = load_16(x + 1);", Expected("wrong", ()), "sm_90a", "no fault"),
         ("float* x", "", Expected("wrong", (), threads=1 << 20), "sm_90a", "do not fit"),
         ("float* x", "", Expected("another", ()), "sm_90a", "0 rows of EXPECTED"),
         ("float* x", "} KERNEL other(float* x) {", Expected("wrong", ()), "sm_90a", "no fault"),
@@ -309,6 +320,27 @@ def test_what_is_wrong_is_found(
     code = KernelCode(str(source), "wrong")
     faults = faults_of([code], arch, [row], tmp_path)
     assert any(fault in line for line in faults) if fault != "no fault" else not faults
+
+
+def test_of_what_a_kernel_writes_nothing_is_loaded_as_constant() -> None:
+    """Where the norm's weight is, too, the machine code does not tell one from the other."""
+    loaded = [
+        (path.name, argument)
+        for path in sorted(SOURCES.glob("*.cu*"))
+        for argument in re.findall(
+            r"(?<!uint4 )\b(?:load_constant_16|__ldg)\(([^;]*?)\)(?:[ ,;])", path.read_text("utf-8")
+        )
+    ]
+    floats = [("vectors.cuh", "from"), ("vectors.cuh", "from + 4")]
+    assert [row for row in loaded if row[0] != "platform.cuh"] == [
+        ("router.cu", "norm + column + 4 * i"), *floats
+    ]  # fmt: skip
+    weights = {
+        argument
+        for path in SOURCES.glob("*.cu*")
+        for argument in re.findall(r"load_floats\(\w+, (\w+)", path.read_text("utf-8"))
+    }
+    assert weights == {"weight"}
 
 
 def test_a_kernel_that_does_not_wait_is_found(tmp_path: Path) -> None:

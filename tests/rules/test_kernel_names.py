@@ -217,7 +217,10 @@ CUDA = Path(__file__).resolve().parents[2] / "spark_prof/kernels/cuda"
 ENTRY = re.compile(r"^KERNEL .*\n(\w+)\(", re.MULTILINE)
 
 
-@each_row("source", sorted(path for path in CUDA.glob("*.cu") if path.name != "node.cu"))
+OF_NO_LAYER = ("node.cu", "late.cu")
+
+
+@each_row("source", sorted(path for path in CUDA.glob("*.cu") if path.name not in OF_NO_LAYER))
 def test_each_of_our_kernels_has_a_rule(source: Path) -> None:
     """Those that multiply, by weights.cuh or themselves, do it on tensor cores."""
     text = source.read_text()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from typing import Any
@@ -41,12 +42,14 @@ from spark_prof.kernels.check.cases import (
     formats_of,
 )
 from spark_prof.kernels.check.inputs import GuardedResult, copies, memory_of
+from spark_prof.kernels.check.late import late_rows
 from spark_prof.kernels.check.normed_cases import NormedCase, normed_cases
 from spark_prof.kernels.check.normed_experts_cases import (
     NormedExpertsCase,
     normed_experts_cases,
 )
 from spark_prof.kernels.check.normed_mlp_cases import NormedMlpCase, normed_mlp_cases
+from spark_prof.kernels.check.repeats import Results, difference_again, difference_when_late
 from spark_prof.kernels.check.verdict import (
     CheckVerdict,
     Judgement,
@@ -57,8 +60,8 @@ from spark_prof.kernels.check.verdict import (
 )
 from spark_prof.kernels.check.w4a4_cases import W4a4Case, w4a4_cases
 from spark_prof.kernels.kernel_error import KernelError, reason
+from spark_prof.kernels.runtime.launch import dependent_launches
 
-Results = tuple[torch.Tensor, ...]
 Attempts = Iterator[tuple[str, Callable[[], Judgement]]]
 
 
@@ -140,11 +143,18 @@ def run_case(case: AnyCase, candidate: KernelCandidate, device: str) -> Judgemen
     if judged.detail:
         return judged
 
-    def again() -> Results:
+    def again(arrive: Callable[[], None] | None = None) -> Results:
         fresh = None if out is None else torch.full_like(out, torch.nan)
-        return run_replacement(replacement, posed.arguments, posed.results, fresh, posed.outputs)
+        return run_replacement(
+            replacement, posed.arguments, posed.results, fresh, posed.outputs, arrive
+        )
 
-    return Judgement(judged.used, _first_difference(again, [tensor.clone() for tensor in results]))
+    first = [tensor.clone() for tensor in results]
+    difference = difference_again(again, first)
+    if not difference and device == "cuda":
+        late = late_rows(posed.arguments, posed.outputs)
+        difference = difference_when_late(again, first, late)
+    return Judgement(judged.used, difference)
 
 
 def _built(candidate: KernelCandidate, posed: Posed) -> Replacement:
@@ -160,10 +170,12 @@ def run_replacement(
     kinds: Sequence[Kind],
     out: torch.Tensor | None = None,  # what a kernel of the package writes its one result to
     outputs: Sequence[int] = (),  # arguments that it writes to: it gets copies
+    arrive: Callable[[], None] | None = None,
 ) -> Results:
     """Calls a replacement; its results are of these kinds, and it left its arguments alone.
 
-    Behind the results come the copies of arguments that it may write to.
+    Behind the results come the copies of arguments that it may write to. Behind `arrive`, which
+    writes arguments, it starts as early as it can.
 
     Raises:
         Abstained: it does not take as many tokens.
@@ -188,7 +200,10 @@ def run_replacement(
             if a is not None and i not in copied
         ]
     )
-    answer: Any = replacement.run(*arguments, *([] if out is None else [out]))
+    if arrive is not None:
+        arrive()
+    with nullcontext() if arrive is None else dependent_launches():
+        answer: Any = replacement.run(*arguments, *([] if out is None else [out]))
     results = answer if isinstance(answer, tuple) else (answer,)
     if len(results) != len(kinds):
         raise WrongResult(f"it returns {len(results)} results; it must return {len(kinds)}")
@@ -212,30 +227,6 @@ def run_replacement(
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
-
-
-def _first_difference(again: Callable[[], Results], first: Sequence[torch.Tensor]) -> str:
-    """What differs from the first results, in words; empty if nothing does."""
-
-    def same(results: Results) -> bool:
-        return all(same_bits(*pair) for pair in zip(first, results, strict=True))
-
-    if not same(again()):
-        return "a second run gives other bits"
-    if first[0].device.type != "cuda":
-        return ""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = again()
-    for _ in range(2):
-        for result in captured:
-            floats, signed = result.is_floating_point(), result.dtype.is_signed
-            result.fill_(torch.nan if floats else -1 if signed else 255)
-        graph.replay()
-        torch.cuda.synchronize(first[0].device)
-        if not same(captured):
-            return "a CUDA graph's replay gives other bits"
-    return ""
 
 
 Run = Callable[[torch.Tensor], torch.Tensor]

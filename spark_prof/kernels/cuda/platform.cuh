@@ -59,7 +59,12 @@ INLINE uint2 load_once_8_if(bool wanted, const void* from) {
     return got;
 }
 // A load of what several warps read: through L1. Not for what another thread of this grid writes.
-INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
+INLINE uint4 load_16(const void* from) { return *reinterpret_cast<const uint4*>(from); }
+// The same of what no kernel writes. ptxas moves such a load before wait_for_previous_kernel(), and did
+// so with activations (CUDA 13.0): then it may read what was there before them.
+INLINE uint4 load_constant_16(const void* from) {
+    return __ldg(reinterpret_cast<const uint4*>(from));
+}
 
 INLINE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
@@ -168,6 +173,13 @@ INLINE u32 add_in_order(u32* at, u32 value) {
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
                  : "=r"(before) : "l"(at), "r"(value) : "memory");
     return before;
+}
+
+// Does nothing for so many clocks of the multiprocessor.
+INLINE void spin(int clocks) {
+    const long long begin = clock64();
+    while (clock64() - begin < clocks) {
+    }
 }
 
 // Programmatic dependent launch: wait until the kernel before has written, or let the next start.

@@ -58,7 +58,7 @@ norm_route(const u16* x, const u16* residual, const float* norm, const u16* gate
                   : inside && first + i < LOGITS ? load_once_16(shared_gate + column)
                                                  : none;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) factors[i] = inside ? load_16(norm + column + 4 * i) : none;
+    for (int i = 0; i < 2; ++i) factors[i] = inside ? load_constant_16(norm + column + 4 * i) : none;
     const int token_of = threadIdx.x / EACH, which = threadIdx.x % EACH, expert = first + which;
     const float offset = bias && expert < EXPERTS ? bf16_to_float(bias[expert]) : 0.f;
     forget_choices();

@@ -25,8 +25,9 @@ INLINE void add(const uint4& one, const uint4& other, float (&sum)[8]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) sum[k] += more[k];
 }
+// from: what no kernel writes.
 INLINE void load_floats(float (&into)[8], const float* from) {
-    const uint4 low = load_16(from), high = load_16(from + 4);
+    const uint4 low = load_constant_16(from), high = load_constant_16(from + 4);
     const u32 bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
     for (int k = 0; k < 8; ++k) into[k] = float_of_bits(bits[k]);

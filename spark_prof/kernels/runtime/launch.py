@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -57,6 +58,8 @@ def launch(
 
     The caller answers for dtypes, shapes and strides: the kernel sees addresses.
 
+    Within `dependent_launches` every launch of the thread is a dependent one, as in engines.
+
     A dependent launch may start before the kernel before it in the stream ends, and waits for that
     one itself (programmatic dependent launch): on a GPU if a graph is being captured, as outside of
     one that kernel may have written the weights. What it waits for is the end of that kernel alone,
@@ -75,6 +78,7 @@ def launch(
         names = " and on ".join(sorted(map(str, devices))) or "no device: no argument is one"
         raise KernelError(f"{code.label}: tensors on {names}")
     (device,) = devices
+    dependent = dependent or _thread.dependent
     if device.type == "cuda":
         _launch_on_gpu(code, device.index, grid, block, arguments, dependent)
     elif device.type in RUNNERS:
@@ -159,6 +163,7 @@ class _Thread(threading.local):
     """What a thread's launches use again and again: the driver copies all of it."""
 
     def __init__(self) -> None:
+        self.dependent = False
         self.slots = ArgumentSlots()
         self.settings: dict[tuple[tuple[int, int, int], int, bool], Any] = {}
 
@@ -166,6 +171,16 @@ class _Thread(threading.local):
 _loaded: dict[tuple[KernelCode, int], _Loaded] = {}
 _loading = threading.Lock()
 _thread = _Thread()
+
+
+@contextmanager
+def dependent_launches() -> Iterator[None]:
+    """Has this thread's launches start early wherever they can, as `launch` says."""
+    before, _thread.dependent = _thread.dependent, True
+    try:
+        yield
+    finally:
+        _thread.dependent = before
 
 
 def _launch_on_gpu(

@@ -10,7 +10,12 @@ torch = pytest.importorskip("torch")
 
 from spark_prof.kernels.kernel_error import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
-from spark_prof.kernels.runtime.launch import launch, prepare  # noqa: E402
+from spark_prof.kernels.runtime.launch import (  # noqa: E402
+    RUNNERS,
+    dependent_launches,
+    launch,
+    prepare,
+)
 from tests.rows import each_row  # noqa: E402
 
 SOURCE = """
@@ -67,6 +72,24 @@ def test_launches_follow_each_other(device: str, source: Path, dependent: bool) 
     for _ in range(20):
         launch(code(source, "add_one"), (8, 1, 1), 128, [counts, 1000], dependent=dependent)
     assert (counts == 20).all()
+
+
+def test_launches_of_a_check_start_as_early_as_those_of_an_engine(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[bool] = []
+    monkeypatch.setitem(RUNNERS, "cpu", lambda *arguments: launched.append(arguments[-1]))
+
+    def once() -> None:
+        launch(code(source, "add_one"), (1, 1, 1), 32, [torch.zeros(4), 4])
+
+    once()
+    with dependent_launches():
+        once()
+    with pytest.raises(ZeroDivisionError), dependent_launches():
+        _ = 1 / 0
+    once()
+    assert launched == [False, True, False]
 
 
 def test_tensors_elsewhere_are_refused(source: Path) -> None:
