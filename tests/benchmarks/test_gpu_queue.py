@@ -80,7 +80,7 @@ def test_a_trial_has_one_engine_and_counts_no_time(
     for more in ([], ["--trial"]):
         monkeypatch.setattr(sys, "argv", ["gpu_queue", str(tmp_path), *more, "--jobs", *names])
         assert gpu_queue.main() == 1
-    search, timed, searched_in_trial, trial = asked
+    timed, search, trial, searched_in_trial = asked
     assert "--keep" in search
     assert "--no-bars" in trial
     assert not {"--keep", "--no-bars"} & {*searched_in_trial}, (
