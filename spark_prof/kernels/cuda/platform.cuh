@@ -22,6 +22,10 @@ INLINE u32 lane_id() { return threadIdx.x & 31u; }
 INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { __syncthreads(); }
 INLINE void sync_warp() { __syncwarp(); }
+// Keeps the loads behind it ahead of the products behind those. Without, ptxas moves the loads of all
+// units of a ring behind all their products, as nothing waits for them before the next round: then less
+// is in flight. In a branch that the whole warp takes.
+INLINE void hold_order() { __syncwarp(); }
 // What this thread has written is seen by whoever sees an atomic of its block after this.
 INLINE void fence() { __threadfence(); }
 
