@@ -131,6 +131,9 @@ CASES = {
     "nemotron-3-nano-fp8": Case(
         "nemotron-3-nano-fp8", HYBRID, ((1, 1.35), (8, 1.3)), engine=TRITON_EXPERTS
     ),
+    "nemotron-3-nano-fp8-layer": Case(
+        "nemotron-3-nano-fp8", BLOCKS, ((1, 1.35), (8, 1.3)), engine=TRITON_EXPERTS
+    ),
     "qwen3-next-80b-a3b-nvfp4": Case(
         "qwen3-next-80b-a3b-nvfp4", HYBRID, ((1, 1.35), (8, 1.3)), layers=12, engine=TRITON_GDN
     ),

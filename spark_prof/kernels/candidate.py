@@ -120,6 +120,7 @@ class NormedExpertsLayer:
     # their weight; None where that is 1.
     shared_gate: torch.Tensor | None = None
     float_logits: bool = False  # the choice goes by logits in float32, else rounded to bfloat16
+    gate_is_copy: bool = False  # of a matrix that the model has in float32
 
 
 @dataclass(frozen=True, eq=False)

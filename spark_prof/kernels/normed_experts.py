@@ -36,7 +36,7 @@ LISTED = (
         "names": ("layer-experts",),
         "layer": "normed experts",
         "does": "RMS norm of x + residual, and the experts of its result by a router's matrix",
-        "formats": ("nvfp4", "mxfp4"),
+        "formats": ("nvfp4", "mxfp4", "fp8"),
         "shapes": "H up to 8192, H and I multiples of 16 (MXFP4: of 32), up to 512 experts",
         "operation": "normed_experts",
         "reference": "normed_experts_oracle",

@@ -220,6 +220,7 @@ EXPERTS_LAYER_MODELS = (
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
     "Glm4MoeForCausalLM",
+    "NemotronHForCausalLM",
     "Qwen3NextForCausalLM",
 )
 """Models of whose decoder layers slot `layer` knows norm and experts only."""

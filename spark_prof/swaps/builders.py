@@ -229,7 +229,9 @@ def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     def run(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         return normed_experts(x, residual, router, packed, configs[len(x)])
 
-    built = _experts(run, packed, configs, router.norm.nbytes + router.logits.nbytes)
+    memory = router.norm.nbytes + router.logits.nbytes
+    memory += router.weight.nbytes if layer.gate_is_copy else 0
+    built = _experts(run, packed, configs, memory)
     return replace(built, parts=(packed, router.choice.top_k, configs))
 
 

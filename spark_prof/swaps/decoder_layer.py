@@ -18,6 +18,7 @@ import torch
 from spark_prof.kernels.candidate import (
     AttentionLayer,
     ExpertsLayer,
+    LinearLayer,
     NormedExpertsLayer,
     NormedLinearLayer,
     NormedMlpLayer,
@@ -36,9 +37,11 @@ class Form(NamedTuple):
     """Attributes of a decoder layer's modules in which classes differ."""
 
     # The module of qkv_proj, rotary_emb, attn and o_proj; empty where it is of another kind, so
-    # that only its norm and experts are a part: `mlp` then follows on `post_attention_layernorm`.
+    # that only its norm and experts are a part: `mlp` then follows on `norm`.
     attention: str
     gate: str = ""  # the router's matrix, of `mlp`; empty where there are no experts
+    norm: str = "post_attention_layernorm"  # before `mlp`
+    mlp: str = "mlp"
 
 
 FORMS: Mapping[str, Form] = {
@@ -50,8 +53,9 @@ FORMS: Mapping[str, Form] = {
     "DeepseekV2DecoderLayer": Form("", "gate"),  # of DeepSeek-V3, too
     "Glm4MoeDecoderLayer": Form("", "gate"),
     "Qwen3NextDecoderLayer": Form("", "gate"),
+    "NemotronHMoEDecoderLayer": Form("", "gate", "norm", "mixer"),
 }
-"""By the class of a decoder layer, with input_layernorm, post_attention_layernorm and mlp, too."""
+"""By the class of a decoder layer; one with an attention has input_layernorm, too."""
 
 _ARGUMENTS = {"positions", "hidden_states", "residual"}
 """Of a layer's `forward`; a drafter's of the same name may have others."""
@@ -72,8 +76,8 @@ _ROTATIONS = ("RotaryEmbedding", "YaRNScalingRotaryEmbedding", "Llama3RotaryEmbe
 class LayerModules:
     """The modules of a decoder layer that its parts are made of."""
 
-    first_norm: Any
-    attention: Any  # None where only the experts are a part
+    first_norm: Any  # None where only the experts are a part, as attention
+    attention: Any
     second_norm: Any
     mlp: Any
     gate: Any  # None where there are no experts
@@ -84,14 +88,14 @@ class LayerModules:
         form = FORMS.get(type(layer).__name__)
         if form is None or (form.attention and not _ARGUMENTS.issuperset(arguments_of(layer))):
             return None
-        mlp = getattr(layer, "mlp", None)
+        mlp = getattr(layer, form.mlp, None)
         has_experts = hasattr(getattr(mlp, "experts", None), "routed_experts")
         if not has_experts and (type(mlp).__name__ not in _MLPS or not form.attention):
             return None
         return cls(
-            layer.input_layernorm,
+            layer.input_layernorm if form.attention else None,
             getattr(layer, form.attention) if form.attention else None,
-            layer.post_attention_layernorm,
+            getattr(layer, form.norm),
             mlp,
             getattr(mlp, form.gate) if has_experts else None,
         )
@@ -128,7 +132,7 @@ def parts_of(name: str, layer: Any) -> Iterator[tuple[Part, str]]:
     modules = LayerModules.of(layer)
     assert modules is not None
     form = FORMS[type(layer).__name__]
-    last = "mlp" if modules.gate is None else "mlp.experts"
+    last = form.mlp if modules.gate is None else f"{form.mlp}.experts"
     inner = (f"{form.attention}.qkv_proj", f"{form.attention}.attn") if form.attention else ()
     paths = (*inner, last)
     yield from zip(modules.owners, (f"{name}.{path}" for path in paths), strict=True)
@@ -156,17 +160,35 @@ def read_part(
         raise KernelError("its tokens are spread over ranks (sequence parallel)")
     if getattr(runner.moe_config, "skip_final_all_reduce", False):
         raise KernelError("its model adds up itself what ranks return")
+    if getattr(modules.mlp, "use_latent_moe", False):
+        raise KernelError("its experts work on fewer features than its residual stream has")
     experts, shared_gate = _read_experts(name, modules.mlp)
     bias = modules.gate.bias
+    stored = read_linear(name, modules.gate, "router")
+    gate = _in_bfloat16(stored)
     return NormedExpertsLayer(
         name,
         read_norm(name, modules.second_norm),
-        read_linear(name, modules.gate, "router"),
+        gate,
         None if bias is None else bias.detach(),
         experts,
         shared_gate,
         getattr(modules.gate, "out_dtype", None) == torch.float32,
+        gate is not stored,
     )
+
+
+def _in_bfloat16(gate: LinearLayer) -> LinearLayer:
+    """A router's matrix in bfloat16 where that keeps its values, as of a checkpoint in bfloat16.
+
+    vLLM holds some in float32 to multiply in float32, which the kernel does of either.
+    """
+    weight = gate.weight
+    if isinstance(weight, torch.Tensor) and weight.dtype == torch.float32:
+        rounded = weight.bfloat16()
+        if bool(torch.equal(rounded.float(), weight)):
+            return replace(gate, weight=rounded)
+    return gate
 
 
 def _read_experts(name: str, mlp: Any) -> tuple[ExpertsLayer, torch.Tensor | None]:

@@ -231,7 +231,8 @@ def _swap_mlp(modules: LayerModules, call: Callable[..., Any]) -> None:
     norm.spark_prof_stock, mlp.spark_prof_stock = norm.forward, mlp.forward
 
     def normed_mlp(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        return call(x, residual)
+        y, total = call(x, residual)
+        return y if residual is None else (y, total)
 
     def same(x: torch.Tensor) -> torch.Tensor:
         return x

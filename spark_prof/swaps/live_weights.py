@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -421,11 +422,16 @@ def read_experts(name: str, runner: Any) -> ExpertsLayer:
     return ExpertsLayer(name, gate_up, down, gate_up_bias, down_bias, activation, router, stays)
 
 
+_MLP_ACTIVATIONS = {"SiluAndMul": "silu", "ReLUSquaredActivation": "relu2"}
+"""What experts call it, by vLLM's class."""
+
+
 def add_shared(layer: ExpertsLayer, mlp: Any) -> ExpertsLayer:
     """The experts, and behind them an MLP that every token takes: as many more of their width."""
-    if type(mlp.act_fn).__name__ != "SiluAndMul" or layer.activation.name != "silu":
-        raise KernelError("its shared expert joins gate and up in another way than the others")
-    projections = mlp.gate_up_proj, mlp.down_proj
+    if _MLP_ACTIVATIONS.get(type(mlp.act_fn).__name__) != layer.activation.name:
+        raise KernelError("its shared expert has another activation than the others")
+    gated = layer.activation.halves == 2
+    projections = mlp.gate_up_proj if gated else mlp.up_proj, mlp.down_proj
     if any(getattr(projection, "bias", None) is not None for projection in projections):
         raise KernelError("its shared expert has a bias")
     gate_up, down = (read_linear(layer.name, part, "mlp").weight for part in projections)
@@ -441,8 +447,8 @@ def add_shared(layer: ExpertsLayer, mlp: Any) -> ExpertsLayer:
         )
     return replace(
         layer,
-        gate_up=_stacked(layer.gate_up, gate_up, lambda part: _split_rows(part, count)),
-        down=_stacked(layer.down, down, lambda part: _split_columns(part, count)),
+        gate_up=_stacked(layer.gate_up, gate_up, partial(_split_rows, count, 1 + gated)),
+        down=_stacked(layer.down, down, partial(_split_columns, count)),
         router=replace(layer.router, always=count),
     )
 
@@ -451,12 +457,12 @@ def _format_of(weight: QuantizedWeight | torch.Tensor) -> str:
     return "not quantized" if isinstance(weight, torch.Tensor) else type(weight).__name__
 
 
-def _split_rows(part: torch.Tensor, count: int) -> torch.Tensor:
-    """Rows of gate, then of up, as [count, rows of both, ...]."""
-    return part.unflatten(0, (2, count, -1)).transpose(0, 1).flatten(1, 2)
+def _split_rows(count: int, halves: int, part: torch.Tensor) -> torch.Tensor:
+    """Rows of gate, then of up, or of up alone, as [count, rows of both, ...]."""
+    return part.unflatten(0, (halves, count, -1)).transpose(0, 1).flatten(1, 2)
 
 
-def _split_columns(part: torch.Tensor, count: int) -> torch.Tensor:
+def _split_columns(count: int, part: torch.Tensor) -> torch.Tensor:
     """Columns [N, count * K] as [count, N, K]; of a scale of each row, for all."""
     if part.shape[-1] == 1:
         return part.expand(count, -1, -1)
@@ -480,8 +486,14 @@ def _stacked(
         return TwoStacks(experts, split(shared).contiguous())
     if isinstance(experts, MxFp4) and isinstance(shared, MxFp4):
         return MxFp4(both(experts.packed, shared.packed), both(experts.scales, shared.scales))
+    if isinstance(experts, Fp8Rows) and isinstance(shared, Fp8Rows):
+        scales = both(experts.scales[..., None], shared.scales[..., None]).squeeze(-1)
+        return Fp8Rows(both(experts.values, shared.values), scales)
     if not (isinstance(experts, NvFp4) and isinstance(shared, NvFp4)):
-        raise KernelError(f"shared experts are read in NVFP4 and MXFP4, not {_format_of(shared)}")
+        raise KernelError(
+            "shared experts are read in NVFP4, MXFP4, FP8 with scales of rows and BF16, not"
+            f" {_format_of(shared)}"
+        )
     one, other = experts.global_scale, shared.global_scale
     if one.convention != other.convention:
         raise KernelError("the global scales of its shared expert are the other way round")

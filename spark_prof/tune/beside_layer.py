@@ -8,7 +8,7 @@ from spark_prof.analyzers.findings.other_backends import stored_format
 from spark_prof.analyzers.model import Report
 from spark_prof.rules.tune_candidates import EXPERTS_LAYER_MODELS, IN_LAYER, LAYER_MODELS, SWAPS
 
-_FORMATS_BESIDE_SHARED = ("nvfp4", "mxfp4", "bf16")
+_FORMATS_BESIDE_SHARED = ("nvfp4", "mxfp4", "fp8", "bf16")
 """Of experts that are joined with a shared one: as `swaps.live_weights.add_shared` takes them."""
 
 _FORMATS: Mapping[str, tuple[str, ...]] = {swap.slot: swap.formats for swap in SWAPS}
@@ -29,13 +29,10 @@ def layer_components(architecture: str) -> tuple[str, ...]:
 
 def why_no_experts(report: Report, architecture: str) -> str:
     """Why the part with a layer's experts stays vLLM's; empty where it can be replaced."""
-    stored, router = stored_format(report, "experts"), stored_format(report, "router")
-    shared = stored_format(report, "shared_experts")
+    stored, shared = stored_format(report, "experts"), stored_format(report, "shared_experts")
     has_shared = "shared_experts" in _weighted(report)
     if architecture == _GROUPED:
         return "slot layer refuses groups of experts, which these models have"
-    if router == "fp32":
-        return "slot layer takes no router in FP32"
     if has_shared and shared != stored:
         return "slot layer joins a shared expert with the others, and their formats differ"
     kernels = {row.kernel for row in report.modules if row.component == "experts" and row.bytes}

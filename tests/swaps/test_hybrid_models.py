@@ -6,7 +6,7 @@ The models are vLLM's own classes, with fewer and narrower layers than the publi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,12 @@ torch = pytest.importorskip("torch")
 
 from benchmarks.ab import CASES, HYBRID  # noqa: E402
 from demo.models import MODELS  # noqa: E402
-from spark_prof.kernels.candidate import ExpertsLayer, LinearLayer, RouterLayer  # noqa: E402
+from spark_prof.kernels.candidate import (  # noqa: E402
+    ExpertsLayer,
+    LinearLayer,
+    NormedExpertsLayer,
+    RouterLayer,
+)
 from spark_prof.kernels.check.inputs import decode, make_activations, make_logits  # noqa: E402
 from spark_prof.kernels.check.oracles import (  # noqa: E402
     linear_oracle,
@@ -27,6 +32,7 @@ from spark_prof.kernels.check.oracles import (  # noqa: E402
 from spark_prof.kernels.check.verdict import Judgement, judge  # noqa: E402
 from spark_prof.rules.components import role_of  # noqa: E402
 from spark_prof.swaps.build import BuiltReplacement, build_all  # noqa: E402
+from spark_prof.swaps.decoder_layer import read_part  # noqa: E402
 from spark_prof.swaps.dummy import fill_dummy  # noqa: E402
 from spark_prof.swaps.live_weights import read_layer  # noqa: E402
 from spark_prof.swaps.swap_settings import parse_swaps  # noqa: E402
@@ -126,21 +132,27 @@ def built(
     request: pytest.FixtureRequest, vllm_world: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, list[BuiltReplacement]]]:
     """What side b of the model's case in benchmarks/ab.py gets."""
-    name, before = str(request.param), torch.get_default_dtype()
-    model_name = name.partition(" ")[0]
-    config = deepcopy(MODELS[model_name]) | NARROW[name]
+    name = str(request.param)
+    with narrow_model(name, tmp_path_factory.mktemp("model")) as model:
+        yield name, build_all(model, {"b": parse_swaps(CASES[name.partition(" ")[0]].b)})
+
+
+@contextmanager
+def narrow_model(name: str, folder: Path) -> Iterator[Any]:
+    """A model of `NARROW`, with random weights as a checkpoint has them."""
+    config = deepcopy(MODELS[name.partition(" ")[0]]) | NARROW[name]
     if name.startswith("nemotron"):  # which layers are BF16 goes by their numbers
         config["quantization_config"]["ignore"] = ["lm_head"]
     else:  # attention is in every second one here
         ignored = config["quantization_config"]["ignore"]
         ignored += [f"model.layers.1.self_attn.{part}_proj" for part in "qkv"]
-    folder: Path = tmp_path_factory.mktemp("model")
+    before = torch.get_default_dtype()
     with ExitStack() as stack:
         model = stack.enter_context(vllm_layers.whole_model(config, folder))
         stack.callback(torch.set_default_dtype, before)
         torch.set_default_dtype(torch.float32)
         fill_dummy(model, 1)
-        yield name, build_all(model, {"b": parse_swaps(CASES[model_name].b)})
+        yield model
 
 
 def named(place: BuiltReplacement) -> str:
@@ -179,6 +191,52 @@ def test_what_is_taken_computes_its_layer(
             verdict = computed(place, tokens)
             wrong |= {named(place): verdict.detail} if verdict.detail else {}
     assert wrong == {}
+
+
+def layer_of_experts(name: str, folder: Path) -> Iterator[tuple[Any, BuiltReplacement]]:
+    """The layer of experts of a Nemotron, and what side b of its case with `layer` has for it."""
+    with narrow_model(name, folder) as model:
+        for layer in model.modules():
+            if type(layer).__name__ == "NemotronHMoEDecoderLayer":
+                weight = layer.mixer.gate.weight  # of a checkpoint in BF16
+                weight.data.copy_(weight.bfloat16())
+        places = build_all(model, {"b": parse_swaps(CASES["nemotron-3-nano-fp8-layer"].b)})
+        (place,) = (place for place in places if place.point.slot == "layer")
+        yield place.point.module, place
+
+
+def test_latent_experts_stay_vllm_s(tmp_path: Path) -> None:
+    for _, place in layer_of_experts(SUPER, tmp_path):
+        assert "fewer features than its residual stream" in place.choices["b"].why
+
+
+@each_row("tokens", [1, 5])
+def test_norm_router_and_experts_of_nemotron_are_one_part(tokens: int, tmp_path: Path) -> None:
+    """With the shared expert, twice as wide as the others, as two that every token takes."""
+    for layer, place in layer_of_experts("nemotron-3-nano-fp8", tmp_path):
+        replacement = place.choices["b"].replacement
+        assert replacement is not None, place.choices["b"].why
+        assert replacement.line.startswith("fp8 18 experts, 96 x 256")
+        x, residual = (make_activations("plain", tokens, 256, seed, "cpu") for seed in (1, 2))
+        y, total = replacement.run(x, residual)
+        stream = x.double() + residual.double()
+        assert torch.equal(total, stream.bfloat16())
+        size = (stream.square().mean(-1, keepdim=True) + layer.norm.variance_epsilon).rsqrt()
+        normed = (stream * size * layer.norm.weight.double()).bfloat16().double()
+        part = read_part(place.point.name, layer, "normed experts")
+        assert isinstance(part, NormedExpertsLayer)
+        router = part.experts.router
+        scores = torch.sigmoid(normed @ layer.mixer.gate.weight.double().T)
+        assert router.correction is not None
+        chosen = (scores + router.correction.double()).topk(router.top_k).indices
+        shares = scores.gather(-1, chosen)
+        shares = shares / shares.sum(-1, keepdim=True) * layer.mixer.routed_scaling_factor
+        up, down = decode(part.experts.gate_up), decode(part.experts.down)
+        every = torch.relu(torch.einsum("tk,enk->etn", normed, up)).square()
+        results = torch.einsum("etn,ekn->tek", every, down)  # of each expert
+        expected = (results[torch.arange(tokens)[:, None], chosen] * shares[..., None]).sum(1)
+        expected += results[:, router.experts :].sum(1)
+        assert float((y.double() - expected).norm() / expected.norm()) < 2.0**-7
 
 
 def computed(place: BuiltReplacement, tokens: int) -> Judgement:

@@ -15,6 +15,7 @@ from torch import nn
 
 from spark_prof.kernels.candidate import (
     Activation,
+    ActivationName,
     ExpertsLayer,
     LinearLayer,
     NormedExpertsLayer,
@@ -42,35 +43,65 @@ from tests.swaps.test_decoder_layer import HIDDEN, Matrix, Norm, SiluAndMul, row
 COUNT, INNER, WIDTH, SHARED = 4, 32, 64, 2
 
 
-def experts(kind: Any) -> ExpertsLayer:
+class ReLUSquaredActivation(nn.Module):
+    """vLLM's."""
+
+
+ACTIVATIONS: dict[ActivationName, nn.Module] = {
+    "silu": SiluAndMul(),
+    "relu2": ReLUSquaredActivation(),
+}
+
+
+def experts(kind: Any, activation: ActivationName = "silu") -> ExpertsLayer:
     """Four, of which a token takes two."""
-    gate_up = make_weight(kind, "plain", (COUNT, 2 * INNER, WIDTH), 3, "cpu")
+    joins = Activation(activation)
+    gate_up = make_weight(kind, "plain", (COUNT, joins.halves * INNER, WIDTH), 3, "cpu")
     down = make_weight(kind, "plain", (COUNT, WIDTH, INNER), 4, "cpu")
     router = RouterLayer("", COUNT, 2, True, "softmax", None, 1.5)
-    return ExpertsLayer("", gate_up, down, None, None, Activation("silu"), router)
+    return ExpertsLayer("", gate_up, down, None, None, joins, router)
 
 
-def shared_mlp(kind: Any, monkeypatch: pytest.MonkeyPatch, width: int = SHARED * INNER) -> Any:
+def shared_mlp(
+    kind: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int = SHARED * INNER,
+    activation: ActivationName = "silu",
+) -> Any:
     """An MLP that is as wide as two experts, and its matrices' values."""
-    gate_up = make_weight(kind, "plain", (2 * width, WIDTH), 5, "cpu")
+    halves = Activation(activation).halves
+    first = make_weight(kind, "plain", (halves * width, WIDTH), 5, "cpu")
     down = make_weight(kind, "plain", (WIDTH, width), 6, "cpu")
-    of = {"gate_up": gate_up, "down": down}
+    of = {"gate_up" if halves == 2 else "up": first, "down": down}
     monkeypatch.setattr(
         live_weights, "read_linear", lambda name, part, slot: LinearLayer(name, slot, of[part.name])
     )
     parts = {f"{name}_proj": SimpleNamespace(name=name) for name in of}
-    return SimpleNamespace(act_fn=SiluAndMul(), **parts), gate_up, down
+    return SimpleNamespace(act_fn=ACTIVATIONS[activation], **parts), first, down
 
 
-def mlp_of(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    gate, up = (x @ gate_up.T).chunk(2, -1)
+def mlp_of(
+    x: torch.Tensor, first: torch.Tensor, down: torch.Tensor, activation: ActivationName = "silu"
+) -> torch.Tensor:
+    product = x @ first.T
+    if activation == "relu2":
+        return torch.nn.functional.relu(product).square() @ down.T
+    gate, up = product.chunk(2, -1)
     return (torch.nn.functional.silu(gate) * up) @ down.T
 
 
-@each_row("kind", ["nvfp4", "mxfp4", "bf16"])
-def test_a_shared_expert_is_cut_into_experts(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = experts(kind)
-    mlp, gate_up, down = shared_mlp(kind, monkeypatch)
+FORMS: list[tuple[Any, ActivationName]] = [
+    ("nvfp4", "silu"), ("mxfp4", "silu"), ("bf16", "silu"), ("fp8", "silu"), ("fp8", "relu2"),
+    ("nvfp4", "relu2"), ("bf16", "relu2"),
+]  # fmt: skip
+
+
+@each_row(("kind", "activation"), FORMS)
+def test_a_shared_expert_is_cut_into_experts(
+    kind: Any, activation: ActivationName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = experts(kind, activation)
+    mlp, gate_up, down = shared_mlp(kind, monkeypatch, activation=activation)
     joined = add_shared(layer, mlp)
     assert joined.router == replace(layer.router, always=SHARED)
     both: list[tuple[torch.Tensor, Weight]] = []
@@ -79,15 +110,16 @@ def test_a_shared_expert_is_cut_into_experts(kind: Any, monkeypatch: pytest.Monk
         assert torch.equal(values[:COUNT], decode(routed))
         both.append((values[COUNT:], mine))
     x = torch.randn(3, WIDTH, dtype=torch.float64)
-    parts = [mlp_of(x, both[0][0][at], both[1][0][at]) for at in range(SHARED)]
-    torch.testing.assert_close(sum(parts), mlp_of(x, decode(gate_up), decode(down)))
+    parts = [mlp_of(x, both[0][0][at], both[1][0][at], activation) for at in range(SHARED)]
+    torch.testing.assert_close(sum(parts), mlp_of(x, decode(gate_up), decode(down), activation))
 
 
 @each_row(
     ("kind", "change", "reason"),
     [
         ("bf16", {}, "its shared expert is not quantized, the others are NvFp4"),
-        ("nvfp4", {"act_fn": nn.GELU()}, "another way"),
+        ("nvfp4", {"act_fn": nn.GELU()}, "another activation"),
+        ("nvfp4", {"act_fn": ReLUSquaredActivation()}, "another activation"),
         ("nvfp4", {"width": 48}, "is 48 wide, and the others are 32"),
         ("nvfp4", {"down_proj": SimpleNamespace(name="down", bias=1)}, "has a bias"),
     ],
@@ -132,15 +164,15 @@ def test_stacks_that_do_not_go_together_are_refused() -> None:
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
-@each_row("kind", ["nvfp4", "mxfp4", "bf16"])
+@each_row(("kind", "activation"), FORMS)
 @each_row("gated", [False, True])
 def test_a_shared_expert_is_added_to_the_chosen_ones(
-    kind: Any, gated: bool, monkeypatch: pytest.MonkeyPatch
+    kind: Any, activation: ActivationName, gated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its own definition: a gated MLP beside the experts, whose scale is not its own."""
+    """By its own definition: an MLP beside the experts, whose scale is not its own."""
     numbers = torch.Generator().manual_seed(2)
-    layer = experts(kind)
-    mlp, gate_up, down = shared_mlp(kind, monkeypatch)
+    layer = experts(kind, activation)
+    mlp, gate_up, down = shared_mlp(kind, monkeypatch, activation=activation)
     gate = torch.randn(COUNT, WIDTH, generator=numbers).bfloat16()
     shared_gate = torch.randn(WIDTH, generator=numbers).bfloat16() / 8 if gated else None
     norm = NormLayer("", torch.linspace(0.5, 1.5, WIDTH), 1e-5)
@@ -150,7 +182,7 @@ def test_a_shared_expert_is_added_to_the_chosen_ones(
     size = (total.value.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
     normed = (total.value * size * norm.weight).bfloat16().double()
     weight = torch.sigmoid(normed @ shared_gate.double())[:, None] if shared_gate is not None else 1
-    expected = routed.value + weight * mlp_of(normed, decode(gate_up), decode(down))
+    expected = routed.value + weight * mlp_of(normed, decode(gate_up), decode(down), activation)
     built = build_kept(
         replace(posed, experts=add_shared(layer, mlp), shared_gate=shared_gate), insist=True
     )
@@ -185,17 +217,43 @@ class DeepseekV2DecoderLayer(nn.Module):
         return self.mlp(hidden_states), residual
 
 
+class NemotronHMoEDecoderLayer(nn.Module):
+    """A layer of nothing but a norm and experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Norm()
+        self.mixer = DeepseekV2DecoderLayer().mlp
+
+    def forward(
+        self, _positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
+    ) -> Any:
+        if residual is None:
+            residual = hidden_states
+            hidden_states = self.norm(hidden_states.clone())
+        else:
+            hidden_states, residual = self.norm(hidden_states, residual)
+        return self.mixer(hidden_states), residual
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected_path"),
+    [(DeepseekV2DecoderLayer, "mlp.experts"), (NemotronHMoEDecoderLayer, "mixer.experts")],
+)
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("kernel", [True, False])
-def test_norm_and_experts_are_put_in_the_norm_s_place(first: bool, kernel: bool) -> None:
-    layer, seen = DeepseekV2DecoderLayer(), []
+def test_norm_and_experts_are_put_in_the_norm_s_place(
+    kind: type[nn.Module], expected_path: str, first: bool, kernel: bool
+) -> None:
+    layer, seen = kind(), []
+    norm: Any = getattr(layer, "norm", None) or layer.post_attention_layernorm
     given = (torch.arange(3), rows(3, 1), None if first else rows(3, 2))
 
-    def run(x: torch.Tensor, residual: torch.Tensor) -> Any:
+    def run(x: torch.Tensor, residual: torch.Tensor | None) -> Any:
         seen.append(len(x))
-        total = x + residual
+        total = x if residual is None else x + residual
         size = (total.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-        return total * size * layer.post_attention_layernorm.weight * 3, total
+        return total * size * norm.weight * 3, total
 
     def copied() -> tuple[Any, ...]:
         return tuple(None if each is None else each.clone() for each in given)
@@ -204,7 +262,7 @@ def test_norm_and_experts_are_put_in_the_norm_s_place(first: bool, kernel: bool)
     SIDES.names, SIDES.active = ("a", "b"), "b"
     guarded = GuardedReplacement("experts", "own", Replacement(run, 16, "kept"))
     [(part, path)] = parts_of("layers.0", layer)
-    assert (part, path) == ("normed experts", "layers.0.mlp.experts")
+    assert (part, path) == ("normed experts", f"layers.0.{expected_path}")
     body = part_body(layer, part, {"b": guarded} if kernel else {})
     swap_layer(layer, {part: body}, compiled=False)
     try:
@@ -214,6 +272,42 @@ def test_norm_and_experts_are_put_in_the_norm_s_place(first: bool, kernel: bool)
     assert seen == ([3] if kernel else [])
     for mine, right in zip(result, expected, strict=True):
         torch.testing.assert_close(mine, right)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_router_in_float32_is_taken_where_its_values_are_bfloat16_s(
+    exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_prof.swaps import decoder_layer
+
+    layer = NemotronHMoEDecoderLayer()
+    weight = torch.randn(COUNT, WIDTH, generator=torch.Generator().manual_seed(7))
+    weight = weight.bfloat16().float() if exact else weight
+    monkeypatch.setattr(decoder_layer, "read_experts", lambda *_: experts("nvfp4"))
+    monkeypatch.setattr(decoder_layer, "read_norm", lambda *_: NormLayer("", torch.ones(64), 1e-5))
+    monkeypatch.setattr(decoder_layer, "read_linear", lambda *_: LinearLayer("", "router", weight))
+    layer.mixer.gate.bias = None
+    layer.mixer.gate.out_dtype = torch.float32
+    part = read_part("layer", layer, "normed experts")
+    assert isinstance(part, NormedExpertsLayer)
+    assert isinstance(part.gate.weight, torch.Tensor)
+    assert torch.equal(part.gate.weight.float(), weight)
+    assert part.float_logits
+    assert part.gate_is_copy == exact
+    if exact:
+        built = build_kept(part, insist=True)
+        held = build_kept(replace(part, gate_is_copy=False), insist=True)
+        assert built.bytes - held.bytes == part.gate.weight.nbytes
+    else:
+        with pytest.raises(KernelError, match="router's matrix"):
+            build_kept(part, insist=True)
+
+
+def test_experts_of_fewer_features_than_the_stream_are_refused() -> None:
+    layer = NemotronHMoEDecoderLayer()
+    layer.mixer.use_latent_moe = True
+    with pytest.raises(KernelError, match="fewer features"):
+        read_part("layer", layer, "normed experts")
 
 
 def test_layers_with_another_attention_are_insisted_on() -> None:

@@ -261,6 +261,7 @@ def test_models_of_slot_layer_have_a_form() -> None:
         glm4_moe,
         gpt_oss,
         llama,
+        nemotron_h,
         qwen2,
         qwen3,
         qwen3_moe,
@@ -278,6 +279,7 @@ def test_models_of_slot_layer_have_a_form() -> None:
         "DeepseekV2ForCausalLM": deepseek_v2.DeepseekV2DecoderLayer.__name__,
         "DeepseekV3ForCausalLM": deepseek_v2.DeepseekV2DecoderLayer.__name__,
         "Glm4MoeForCausalLM": glm4_moe.Glm4MoeDecoderLayer.__name__,
+        "NemotronHForCausalLM": nemotron_h.NemotronHMoEDecoderLayer.__name__,
         "Qwen3NextForCausalLM": qwen3_next.Qwen3NextDecoderLayer.__name__}  # fmt: skip
     assert {layers[name] for name in LAYER_MODELS} == set(FORMS)
 
