@@ -225,18 +225,20 @@ PRODUCTS = 8  # of a unit, for 8 tokens
         dense_code("nvfp4", 2048, 1, LinearConfig(24, 8, 2, 0, 1, 1), norm=True),
         dense_code("bf16", 4096, 1, LinearConfig(8, 8, 2, 0, 2)),
         gate_up_code("nvfp4", 2048, "silu", 1, MoeConfig(8, 4, 2, 3, 16, 2, 1)),
+        gate_up_code("nvfp4", 2048, "silu", 8, MoeConfig(4, 1, 2, 5, 16, 3, 1)),
         gate_up_code("mxfp4", 2880, "swiglu", 1, MoeConfig(4, 4, 3, 4, 8, 3, 1)),
     ],
 )
+@each_row("arch", ["sm_90a", "sm_121a"])
 def test_the_next_unit_is_asked_for_before_the_one_after_this_is_multiplied(
-    code: KernelCode, tmp_path: Path
+    code: KernelCode, arch: str, tmp_path: Path
 ) -> None:
     """Else a warp has nothing in flight while it multiplies a whole ring."""
     tool = find_tool("nvdisasm")
     if tool is None:
         pytest.skip(missing_tool("nvdisasm"))
     path = tmp_path / "code.cubin"
-    path.write_bytes(compile_code(code, "sm_90a"))
+    path.write_bytes(compile_code(code, arch))
     lines: list[bytes] = []
     run_tool([tool, "-c", path], 60, lines.append)
     found = re.findall(rb"\b(?:HMMA|LDG\.E\.NA)\b", b"\n".join(lines))
