@@ -329,7 +329,7 @@ def perplexity(gate: Gate) -> tuple[str, bool]:
     text = (
         f"perplexity at batch {gate.requests}: {swapped.perplexity_a:.4f} stock, "
         f"{swapped.perplexity_b:.4f} swapped, {rounded.perplexity_b:.4f} stock rounded "
-        f"({swapped.more:+.5f} and {rounded.more:+.5f} nats a token, standard errors "
+        f"({swapped.extra_nats:+.5f} and {rounded.extra_nats:+.5f} nats a token, standard errors "
         f"{swapped.error:.5f} and {rounded.error:.5f})"
     )
     return text, decided(figures)

@@ -201,7 +201,7 @@ def _figures(verdict: GateVerdict) -> str:
 
 
 def _nats_text(text: Text) -> str:
-    return f"{text.more:+.5f} (standard error {text.error:.5f})"
+    return f"{text.extra_nats:+.5f} (standard error {text.error:.5f})"
 
 
 if __name__ == "__main__":

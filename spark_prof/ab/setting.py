@@ -53,7 +53,7 @@ class Keeper(Generic[RunResult]):
 
     def add(self, **parts: tuple[Any, ...]) -> None:
         """Appends to the parts of the result that these are named like."""
-        self.set(**{name: getattr(self.result, name) + more for name, more in parts.items()})
+        self.set(**{name: getattr(self.result, name) + values for name, values in parts.items()})
 
     def set(self, **parts: Any) -> None:
         """Replaces parts of the result; secrets in them are hidden."""

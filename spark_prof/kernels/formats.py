@@ -148,17 +148,17 @@ class _E4m3:
         """Where it is."""
         return self.values.device
 
-    def _check_dtypes(self, what: str) -> None:
+    def _check_dtypes(self, name: str) -> None:
         if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
             raise KernelError(
-                f"{what} are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
+                f"{name} are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
                 " float8_e4m3fn and float32"
             )
 
-    def _check_devices(self, what: str) -> None:
+    def _check_devices(self, name: str) -> None:
         if self.values.device != self.scales.device:
             raise KernelError(
-                f"{what} are on {self.values.device}, their scales on {self.scales.device}"
+                f"{name} are on {self.values.device}, their scales on {self.scales.device}"
             )
 
 

@@ -148,7 +148,7 @@ class LogitRecording:
             ]
         return tokens
 
-    def more(self, request: TappedRequest) -> bool:
+    def has_next(self, request: TappedRequest) -> bool:
         """Whether a next token of it can be taken."""
         return not self._text or request.sampled < len(self._text.get(request.prompt, ()))
 
@@ -211,7 +211,7 @@ class LogitComparison:
             ]
         return torch.tensor(tokens)
 
-    def more(self, request: TappedRequest) -> bool:
+    def has_next(self, request: TappedRequest) -> bool:
         """Whether a next token of it can be taken."""
         return (request.number, request.sampled) in self._recorded
 
@@ -331,7 +331,7 @@ class _Tapping:
             waiting = [
                 (row + 1, width - 1, request)
                 for (row, width, request), token in zip(waiting, sampled, strict=True)
-                if width > 1 and inputs[row + 1] == token and self.use.more(request)
+                if width > 1 and inputs[row + 1] == token and self.use.has_next(request)
             ]
         return force_tokens(logits, rows, torch.tensor(tokens))
 
@@ -343,7 +343,7 @@ class _Tapping:
         end = request.prompt_tokens + request.sampled
         if not self._drafts:
             return position == end
-        return position >= end and (not request.sampled or self.use.more(request))
+        return position >= end and (not request.sampled or self.use.has_next(request))
 
     def _inputs(self, order: list[str], widths: list[int]) -> list[int]:
         """The token behind which each row is: of the later ones of a request its drafts."""

@@ -97,9 +97,9 @@ def advice(backends: OtherBackends, first: str = "Try") -> str:
             "vLLM (spark-prof kernels list)."
         )
     rest = (*values[1:], *later)
-    more = f"; after it {', '.join(rest)}" if rest else ""
+    fallbacks = f"; after it {', '.join(rest)}" if rest else ""
     install = f" (it needs {', '.join(packages)}, which vLLM does not bring)" if packages else ""
-    return f"{first} {option}={values[0]}, which vLLM has for {where}{install}{more}."
+    return f"{first} {option}={values[0]}, which vLLM has for {where}{install}{fallbacks}."
 
 
 def stored_format(report: Report, component: str) -> str:

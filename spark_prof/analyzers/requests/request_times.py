@@ -139,8 +139,10 @@ def request_times(bundle: Bundle, scheduler: int, rank: int | None = None) -> pd
     begins, ends = (requests[f"{name}_token_ns"].to_numpy(np.int64) for name in ("first", "last"))
     state = _states(requests, lost)
     whole = state == WHOLE
-    more = requests["output_tokens"].to_numpy(np.int64) - 1
-    tpot = np.where(whole & (more > 0), (ends - begins) / 1e3 / np.maximum(more, 1), np.nan)
+    later_tokens = requests["output_tokens"].to_numpy(np.int64) - 1
+    tpot = np.where(
+        whole & (later_tokens > 0), (ends - begins) / 1e3 / np.maximum(later_tokens, 1), np.nan
+    )
     of_parts = {f"{name}_us": values for name, values in parts.items()}
     ttft = np.where(whole, sum(parts.values()), np.nan)
     return requests.assign(state=state, ttft_us=ttft, tpot_us=tpot, **of_parts)

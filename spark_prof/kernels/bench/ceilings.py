@@ -173,17 +173,19 @@ def launches(device: Device) -> Iterator[TimedAmount]:
         return
     cuda = torch.cuda
 
-    def many() -> None:
+    def empty_kernels() -> None:
         for _ in range(_KERNELS):
             # A kernel that waits for no cycles and touches no memory.
             cuda._sleep(0)
 
-    many()
+    empty_kernels()
     device.finish()
     how = f"{_KERNELS:,} empty kernels, "
-    yield TimedAmount("launch_eager", _KERNELS, device.seconds(many), how + "launched one by one")
+    yield TimedAmount(
+        "launch_eager", _KERNELS, device.seconds(empty_kernels), how + "launched one by one"
+    )
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
-        many()
+        empty_kernels()
     replayed = device.seconds(graph.replay)
     yield TimedAmount("launch_graph", _KERNELS, replayed, how + "nodes of one CUDA graph")

@@ -229,13 +229,13 @@ def _make_own(custom: KernelCandidate, weights: Any, copies: int) -> Compute:
     return _computing(replacements)
 
 
-def _computing(replacements: Sequence[Replacement], *more: Any) -> Compute:
+def _computing(replacements: Sequence[Replacement], *arguments: Any) -> Compute:
     """What calls the replacement of a number; the package's own take more arguments."""
 
     def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         *logits, number = rest
         check_taken(replacements[number], len(x))
-        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *more)
+        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *arguments)
         return result
 
     return compute

@@ -152,8 +152,8 @@ def dense_work(
             if matches(layer.model, models):
                 layers_by_shape.setdefault((form, layer.rows, layer.columns), []).append(layer)
     work = [
-        (DenseShape(rows, columns, tuple(its)), form)
-        for (form, rows, columns), its in layers_by_shape.items()
+        (DenseShape(rows, columns, tuple(layers_of_shape)), form)
+        for (form, rows, columns), layers_of_shape in layers_by_shape.items()
     ]
     return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 
