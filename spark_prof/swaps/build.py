@@ -16,11 +16,11 @@ import torch
 from spark_prof.errors import SparkProfError
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.rules.components import component_of
+from spark_prof.swaps.builder_loading import load_builder
 from spark_prof.swaps.decoder_layer import PARTS, LayerModules, Part, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement, logger
 from spark_prof.swaps.layers import Layer
 from spark_prof.swaps.live_weights import read_layer
-from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.progress import Progress
 from spark_prof.swaps.swap_settings import Swap
 

@@ -122,7 +122,7 @@ class LayerWork:
     # Product, attention, kv_write, state (recurrent, read and written), small (weights that are no
     # factor) or elementwise (activations).
     kind: str
-    what: str  # its name in a report
+    name: str  # in a report
     need: Need
     weights: Weights | None = None  # what it reads of the model, None for nothing
 
@@ -134,7 +134,7 @@ def reading(weights: Weights, load: StepLoad, shape: ModelShape) -> LayerWork:
     share, part, expected = _part(weights, rows, shape)
     size, elements = weights.bytes * share, float(weights.elements)
     if not elements:
-        name = weights.what if weights.among_experts else "small weights"
+        name = weights.name if weights.among_experts else "small weights"
         return LayerWork(component, layer, "small", name, Need(size, 0, 0, part, expected), weights)
     if part:
         # Each token is multiplied with its own experts, however many others there are.
@@ -146,7 +146,7 @@ def reading(weights: Weights, load: StepLoad, shape: ModelShape) -> LayerWork:
     if component == "lm_head":
         moved = rows * (shape.hidden * shape.activation_bytes + other * _LOGIT_BYTES)
     need = Need(size, moved, 2.0 * rows * elements, part, expected)
-    return LayerWork(component, layer, "product", weights.what, need, weights)
+    return LayerWork(component, layer, "product", weights.name, need, weights)
 
 
 def _part(weights: Weights, tokens: float, shape: ModelShape) -> tuple[float, str, bool]:

@@ -51,7 +51,7 @@ class Weights:
 
     component: str  # whose they are
     layer: int  # its decoder layer, -1 for none
-    what: str  # the module's last name, or w13 or w2
+    name: str  # the module's last name, or w13 or w2
     bytes: int  # of all its tensors on this rank, scales and biases included
     elements: int  # numbers in the factor of its product, 0 where it is no product
     dtype: str  # storage type or format of the largest tensor
@@ -71,8 +71,8 @@ class Weights:
     @property
     def order(self) -> int:
         """Place among the products of its layer and component: 0, 1 or 2."""
-        leaf = self.path.rpartition(".")[2] or self.what
-        return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(self.what)))
+        leaf = self.path.rpartition(".")[2] or self.name
+        return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(self.name)))
 
 
 def weights_of(layers: pd.DataFrame, tied: bool, config: Mapping[str, Any]) -> list[Weights]:

@@ -117,7 +117,7 @@ def measured(accounts: Sequence[MemoryAccount]) -> Iterator[Section]:
         ]
         chosen = [account for account in accounts if account.of == of]
         columns: tuple[Column, ...] = (
-            cells.Text("Part", "what"),
+            cells.Text("Part", "part"),
             cells.Bytes("Memory", "bytes"),
             cells.Share("Share", "share"),
         )
@@ -133,7 +133,7 @@ def measured(accounts: Sequence[MemoryAccount]) -> Iterator[Section]:
 @dataclass(frozen=True)
 class _HeldRow:
     rank: int | None
-    what: str
+    part: str
     bytes: int
     share: float | None
 
