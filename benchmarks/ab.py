@@ -183,7 +183,7 @@ def main() -> int:
 
 
 def show_result(path: Path, code: int | None = None, *, bars: bool = True) -> bool:
-    """Prints what a result says beside the bars of its case; whether all are reached.
+    """Prints the figures of a result beside the bars of its case; whether all are reached.
 
     Args:
         path: whose name begins with that of the case.
@@ -321,7 +321,7 @@ def figure_lines(
 
 
 def perplexity(gate: Gate) -> tuple[str, bool]:
-    """Of both sides, and of a beside itself rounded; whether more than near ties was compared."""
+    """The perplexities of both sides; whether enough was compared that is no near tie."""
     figures, floor = gate.verdict.figures, gate.verdict.floor
     if not (figures and figures.text and floor and floor.text):
         return f"no perplexity at batch {gate.requests}", False

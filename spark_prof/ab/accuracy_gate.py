@@ -69,7 +69,7 @@ _UNRELATED = 0.5
 
 @dataclass(frozen=True)
 class Depth:
-    """What a model does to rounding errors."""
+    """What decides how far rounding errors grow in a model."""
 
     layers: int  # decoder layers
     routed: bool  # some of them choose experts
@@ -180,12 +180,12 @@ class Text:
 
     @property
     def perplexity_a(self) -> float:
-        """Of side a."""
+        """Perplexity of the text on side a."""
         return math.exp(min(self.loss_a, _MOST_NATS))
 
     @property
     def perplexity_b(self) -> float:
-        """Of side b."""
+        """Perplexity of the text on side b."""
         return math.exp(min(self.loss_b, _MOST_NATS))
 
 

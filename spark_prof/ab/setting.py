@@ -109,7 +109,7 @@ class Options:
 
     @property
     def shapes(self) -> tuple[MeasuredShape, ...]:
-        """What is measured, decoding first."""
+        """The shapes that are measured, those of decode steps first."""
         decode = (
             MeasuredShape("decode", size, context)
             for context in sorted(self.contexts)
@@ -121,7 +121,7 @@ class Options:
 
 @dataclass(frozen=True)
 class AbRun:
-    """One run."""
+    """One A/B: the engine's command, both sides and what to measure."""
 
     command: EngineCommand  # the engine, without what the sides add
     a: Side  # the side that is compared with
@@ -132,7 +132,7 @@ class AbRun:
 
     @property
     def shapes(self) -> tuple[MeasuredShape, ...]:
-        """What is measured, decoding first."""
+        """The shapes that are measured, those of decode steps first."""
         return self.options.shapes
 
     def engine(self, side: Side, swaps: SwapSettings, log: str) -> Engine:

@@ -360,7 +360,7 @@ def _apart(a: WhySide, b: WhySide, name: str, figure: Callable[[ComponentCost], 
 
 
 def _of_it(part: float, whole: float) -> str:
-    """How much of a whole the largest of its parts is."""
+    """Says whether the largest part is most of the whole."""
     return "most of it" if part > whole / 2 else "the largest part of it"
 
 

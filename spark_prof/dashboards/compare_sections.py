@@ -335,7 +335,7 @@ _OF_CHANGE: tuple[Callable[[Change], str], ...] = (
 
 
 def _columns_of_change(names: SideNames) -> tuple[Column, ...]:
-    """Of records with a change."""
+    """The columns of a table whose records have a change."""
     titles = (
         *numbers(names.a, names.b, "Change", ""),
         Column("95 %", optional=True),

@@ -109,7 +109,7 @@ EXPERTS = {
 
 
 def method_of(module: Any) -> str:
-    """How the row of a module's quantization method is called, whether there is one or not."""
+    """The name of a module's quantization method, as the table of stored layouts spells it."""
     method = getattr(module, "quant_method", None)
     name = type(method).__name__
     behind = getattr(method, "wkey", None)

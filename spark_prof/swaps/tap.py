@@ -149,7 +149,7 @@ class LogitRecording:
         return tokens
 
     def has_next(self, request: TappedRequest) -> bool:
-        """Whether a next token of it can be taken."""
+        """Whether there is a next token to take for the request."""
         return not self._text or request.sampled < len(self._text.get(request.prompt, ()))
 
     def _next(self, request: TappedRequest) -> int:
@@ -212,7 +212,7 @@ class LogitComparison:
         return torch.tensor(tokens)
 
     def has_next(self, request: TappedRequest) -> bool:
-        """Whether a next token of it can be taken."""
+        """Whether there is a next token to take for the request."""
         return (request.number, request.sampled) in self._recorded
 
     def _find(self, request: TappedRequest) -> tuple[int, torch.Tensor]:
@@ -225,7 +225,7 @@ class LogitComparison:
         return token, row
 
     def finish(self) -> None:
-        """Nothing is to be written."""
+        """Does nothing: a comparison writes no file."""
 
 
 Use = LogitRecording | LogitComparison

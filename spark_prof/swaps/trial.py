@@ -52,7 +52,7 @@ _RING = 320
 
 @dataclass(frozen=True)
 class _TrialEngine:
-    """Of what all trials are: the engine's config, how long a call may take, what was said."""
+    """What all trials share: the engine's config, how long a call may take, what was reported."""
 
     config: Any
     seconds: float

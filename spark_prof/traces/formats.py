@@ -45,13 +45,13 @@ class Head:
 
     @cached_property
     def content(self) -> bytes:
-        """Its first MiB, decompressed."""
+        """The first MiB of the file, decompressed."""
         with open_stream(self.path) as blocks:
             return next(blocks, b"")
 
     @cached_property
     def text(self) -> bytes:
-        """That from the first character that is no blank on."""
+        """The content without a byte order mark and leading blanks."""
         return self.content.removeprefix(b"\xef\xbb\xbf").lstrip()
 
     def holds(self, first: bytes, *words: bytes) -> bool:

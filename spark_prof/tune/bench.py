@@ -305,7 +305,7 @@ class Bench:
 
 
 def names(group: Sequence[str]) -> str:
-    """What candidates are called, in a line."""
+    """The names of candidates, joined by `and`."""
     return " and ".join(name_of((words,)) for words in group)
 
 

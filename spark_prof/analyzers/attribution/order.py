@@ -140,7 +140,7 @@ class Launched:
     opens: Flags
 
     def reordered(self, order: Integers | slice) -> Launched:
-        """The same kernels in that order."""
+        """These kernels in another order."""
         return Launched(*(array[order] for array in vars(self).values()))
 
 

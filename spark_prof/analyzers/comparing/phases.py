@@ -56,12 +56,12 @@ class PhaseSteps:
 
     @property
     def whole(self) -> Int64s:
-        """All of them."""
+        """The places of all steps of the phase."""
         return np.sort(np.concatenate(list(self.sizes.values())))
 
     @property
     def compared(self) -> Int64s:
-        """Those that are compared."""
+        """The places of the steps that are compared."""
         return np.concatenate([places for places, _ in self.groups])
 
     def column(self, name: str) -> Floats:

@@ -140,7 +140,7 @@ def _kernel(failure: EngineFailure, statements: Sequence[Statement]) -> str:
 
 
 def _library(failure: EngineFailure) -> str:
-    """Whose code the innermost frames are."""
+    """The library whose code the innermost frames are."""
     return (
         _last_of(LIBRARIES[:-1], failure.frames)
         or _last_of(LIBRARIES, failure.frames)
@@ -149,7 +149,7 @@ def _library(failure: EngineFailure) -> str:
 
 
 def _last_of(rows: Iterable[tuple[str, str]], frames: Sequence[str]) -> str:
-    """What the innermost frame tells that tells anything."""
+    """The word for the innermost frame that a row of the table matches."""
     table = tuple(rows)
     for frame in reversed(frames):
         for pattern, word in table:

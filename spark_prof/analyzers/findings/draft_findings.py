@@ -78,7 +78,7 @@ def _loss(report: Report) -> Iterator[Observation]:
 
 
 def _hardly_any(speculation: Speculation) -> Iterator[Observation]:
-    """Where nothing tells what drafting takes."""
+    """A finding for recordings in which the cost of drafting is unknown."""
     if _upper(speculation) < _HARDLY:
         yield Observation(None,
             f"Hardly any draft is accepted: {_of(speculation)}. What drafting takes is not known.",

@@ -130,7 +130,7 @@ def _attention(report: Report) -> str:
 
 
 def choice_of_row(row: KernelBackend) -> LibraryBackends | None:
-    """What a backend is, as its format has it."""
+    """The library backends of a row, looked up by format and name first."""
     return choice_of(f"{row.stored}.{row.name}") or choice_of(row.value)
 
 

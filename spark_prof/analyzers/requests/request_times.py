@@ -172,7 +172,7 @@ def token_gaps(bundle: Bundle, scheduler: int, requests: pd.DataFrame) -> np.nda
 
 
 def _states(requests: pd.DataFrame, lost: np.ndarray) -> np.ndarray:
-    """What each request is good for."""
+    """The state of each request: whole, aborted, failed, cut or tokenless."""
     finish = requests["finish"].astype(str).to_numpy()
     arrived, scheduled, first, last, tokens = (
         requests[name].to_numpy(np.int64)
@@ -204,7 +204,7 @@ class _Batches:
 
     @classmethod
     def of(cls, engine: pd.DataFrame, steps: pd.DataFrame | None = None) -> _Batches:
-        """Takes the rows that have an iteration; an older bundle has none."""
+        """The batches of the rows that have an iteration; an older bundle has none."""
         engine = engine[engine["iteration"] >= 0].drop_duplicates("iteration")
         numbers = engine["iteration"].to_numpy(np.int64)
         lowest = int(numbers.min()) if len(numbers) else 0

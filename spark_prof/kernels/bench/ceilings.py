@@ -75,7 +75,7 @@ _USUAL_CACHE = 64 << 20  # where nothing tells how large the last cache is
 
 @dataclass(frozen=True)
 class Room:
-    """What may be taken."""
+    """How much memory the measurements may take."""
 
     free_bytes: int  # what is free, of memory that GPU and processor share the smaller account
     cache_bytes: int  # size of the last cache before the memory
@@ -85,7 +85,7 @@ class Room:
 
 
 def room_of(device: Device) -> Room:
-    """At most an eighth of what is free, and at most 1 GiB: the machine may be serving.
+    """A buffer of at most an eighth of the free memory and 1 GiB: the machine may be serving.
 
     A processor and an integrated GPU share their memory with everything else that runs.
     """
@@ -118,7 +118,7 @@ class TimedAmount:
 
     @property
     def rates(self) -> list[float]:
-        """What a second brings, by each of the times."""
+        """Amount per second, one rate for each of the times."""
         return [self.amount / duration for duration in self.seconds]
 
 

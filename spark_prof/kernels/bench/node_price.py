@@ -37,7 +37,7 @@ class Chain:
 
     @property
     def words(self) -> str:
-        """What ran."""
+        """The chain in words, as a measurement names it."""
         kernels = (
             "empty kernels" if self.code == EMPTY else "kernels that read the last one's result"
         )

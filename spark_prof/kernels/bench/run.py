@@ -182,7 +182,7 @@ def race_dense(
 
 
 def _rounded(x: torch.Tensor, scale: GlobalScale) -> torch.Tensor:
-    """All calls' activations as NVFP4 has them."""
+    """The activations of all calls, rounded to NVFP4."""
     return quantize_nvfp4(x.flatten(0, 1), scale).decode().view(x.shape)
 
 
@@ -233,7 +233,7 @@ def race_experts(
 def expert_inputs(
     shape: ExpertsShape, expert_bytes: int, count: int, device: torch.device
 ) -> BenchInputs:
-    """Random ones for experts of `expert_bytes` bytes.
+    """Random inputs for experts of `expert_bytes` bytes each.
 
     A token's logits all differ, or competitors could rightly differ in experts.
     """

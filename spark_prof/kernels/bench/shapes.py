@@ -53,12 +53,12 @@ class DenseShape:
 
     @property
     def slots(self) -> frozenset[Slot]:
-        """What it is in those layers."""
+        """The slots of the layers that have this shape."""
         return frozenset(layer.slot for layer in self.layers)
 
     @property
     def label(self) -> str:
-        """Who has it: `gpt-oss-20b qkv, gpt-oss-120b qkv`."""
+        """The layers that have this shape: `gpt-oss-20b qkv, gpt-oss-120b qkv`."""
         return ", ".join(f"{layer.model} {layer.slot}" for layer in self.layers)
 
 
