@@ -31,7 +31,7 @@ from demo.models import write_model  # noqa: E402
 from spark_prof.ab.result import AbOutcome, Gate, SideComparison, decided, from_json  # noqa: E402
 
 FAULTY = ROOT / "tests/swaps/kernels/faulty.py"
-OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
+MOE_SLOTS = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
 LAYER = "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
 EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o", "lm_head"))
 EVERY_LAYER = ",".join(f"{slot}=spark_prof!" for slot in ("layer", "o", "lm_head"))
@@ -95,7 +95,7 @@ def trained(model: str, b: str = EVERY) -> Case:
 
 CASES = {
     "gpt-oss-20b": Case(
-        "gpt-oss-20b", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.25), (8, 1.15))
+        "gpt-oss-20b", f"{MOE_SLOTS},qkv=spark_prof,o=spark_prof", ((1, 1.25), (8, 1.15))
     ),
     "gpt-oss-20b-quantized": Case(
         "gpt-oss-20b",
@@ -103,7 +103,7 @@ CASES = {
         ((1, 1.45), (8, 1.15)),
     ),
     "qwen3-30b-a3b-nvfp4": Case(
-        "qwen3-30b-a3b-nvfp4", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.4), (8, 1.15))
+        "qwen3-30b-a3b-nvfp4", f"{MOE_SLOTS},qkv=spark_prof,o=spark_prof", ((1, 1.4), (8, 1.15))
     ),
     # With the slot `layer`, as `tune` finds them; the bars are those of vLLM 0.33.
     "gpt-oss-20b-layer": Case("gpt-oss-20b", LAYER, ((1, 1.45), (8, 1.4))),
@@ -115,7 +115,7 @@ CASES = {
     "qwen3-30b-a3b-nvfp4-layer-tp2": Case("qwen3-30b-a3b-nvfp4", LAYER, ((1, 1.4),), gpus=2),
     "gpt-oss-20b-layer-tp2": Case("gpt-oss-20b", LAYER, ((1, 1.2),), gpus=2),
     "deepseek-v2-lite": Case(
-        "deepseek-v2-lite", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.2), (8, 1.15))
+        "deepseek-v2-lite", f"{MOE_SLOTS},qkv=spark_prof,o=spark_prof", ((1, 1.2), (8, 1.15))
     ),
     "llama-3.1-8b-fp8": Case(
         "llama-3.1-8b-fp8",
@@ -172,21 +172,21 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="run nothing, print all that is there")
     options = parser.parse_args()
     if options.show:
-        seen = [shown(path) for path in sorted(options.folder.glob("*.json"))]
-        return int(not all(seen))
+        verdicts = [show_result(path) for path in sorted(options.folder.glob("*.json"))]
+        return int(not all(verdicts))
     options.folder.mkdir(parents=True, exist_ok=True)
     reached = True
     for name in options.cases:
         path = options.folder / f"{name}.json"
-        more = [*both(options.both, name), *shlex.split(options.options)]
-        code = run(name, path, options.seconds, more, shlex.split(options.engine))
+        ab_options = [*side_options(options.both, name), *shlex.split(options.options)]
+        code = run(name, path, options.seconds, ab_options, shlex.split(options.engine))
         if path.exists():
-            reached &= shown(path, code, bars=not options.no_bars)
+            reached &= show_result(path, code, bars=not options.no_bars)
     return int(not reached)
 
 
-def shown(path: Path, code: int | None = None, *, bars: bool = True) -> bool:
-    """Prints what a result says beside the bars of its case; whether all are reached.
+def show_result(path: Path, code: int | None = None, *, bars: bool = True) -> bool:
+    """Prints the figures of a result beside the bars of its case; whether all are reached.
 
     Args:
         path: whose name begins with that of the case.
@@ -194,31 +194,33 @@ def shown(path: Path, code: int | None = None, *, bars: bool = True) -> bool:
         bars: whether times are held to them.
     """
     case = max((name for name in CASES if path.stem.startswith(name)), key=len)
-    lines = list(told(CASES[case], from_json(path.read_bytes(), str(path)), code, bars=bars))
+    lines = list(
+        figure_lines(CASES[case], from_json(path.read_bytes(), str(path)), code, bars=bars)
+    )
     for line, good in lines:
         print(f"{path.stem}: {line}{'' if good else '  NOT REACHED'}", flush=True)
     return all(good for _, good in lines)
 
 
-def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str]) -> int:
+def run(name: str, path: Path, seconds: str, ab_options: list[str], engine: list[str]) -> int:
     """Runs one case and keeps its result; the exit code of `spark-prof ab`.
 
     Args:
         name: of the case.
         path: where the result goes; the engines' logs go beside it.
         seconds: for each measurement.
-        more: options of `spark-prof ab`.
+        ab_options: of `spark-prof ab`.
         engine: options of vLLM.
     """
     case = CASES[name]
     with tempfile.TemporaryDirectory() as temporary:
-        model = written(case, Path(temporary) / case.model)
+        model = model_folder(case, Path(temporary) / case.model)
         sizes = ",".join(str(size) for size, _ in case.bars) or "1"
         command = [
             *(sys.executable, "-m", "spark_prof.cli.main", "ab"),
             *("--batch-sizes", sizes, "--prefill", "none", "--seconds", seconds),
             *(TEXT if case.trained else ()),
-            *("-o", str(Path(temporary) / "run"), *more),
+            *("-o", str(Path(temporary) / "run"), *ab_options),
             *("--", str(model), *ENGINE, *(() if case.trained else DUMMY)),
             *(("--tensor-parallel-size", str(case.gpus)) if case.gpus > 1 else ()),
             *("--compilation-config", GRAPHS, *case.engine, *engine),
@@ -245,13 +247,13 @@ def exit_code_of(command: Sequence[str]) -> int:
         child.wait()
 
 
-def both(words: str, name: str) -> list[str]:
+def side_options(words: str, name: str) -> list[str]:
     """The options that say what the sides are."""
     b = CASES[name].b
     return ["--a", words, "--b", f"{words},{b}"] if words else ["--b", b]
 
 
-def written(case: Case, folder: Path) -> Path:
+def model_folder(case: Case, folder: Path) -> Path:
     """The folder of a case's model, which is made where it is not in the repository."""
     if case.model == "small-moe":
         return TRAINED
@@ -274,7 +276,7 @@ def cut(config: Path, layers: int) -> None:
     config.write_text(json.dumps(value), encoding="utf-8")
 
 
-def told(
+def figure_lines(
     case: Case, result: AbOutcome, code: int | None, *, bars: bool = True
 ) -> Iterator[tuple[str, bool]]:
     """Each figure with its bar, and whether that is reached."""
@@ -307,44 +309,49 @@ def told(
                 f"({gain.low:.4f} to {gain.high:.4f})",
                 True,
             )
-    for found in result.attributions:
-        said = {True: "adds up", False: "does not add up", None: "cannot be checked"}
+    for attribution in result.attributions:
+        verdicts = {True: "adds up", False: "does not add up", None: "cannot be checked"}
         yield (
-            f"attribution at batch {found.batch_size} {said[found.adds_up]}: components save "
-            f"{found.explained_us:.1f} us of {found.gain_us}, residual {found.residual_us}",
-            bool(found.adds_up),
+            f"attribution at batch {attribution.batch_size} {verdicts[attribution.adds_up]}: "
+            f"components save {attribution.explained_us:.1f} us of {attribution.gain_us}, "
+            f"residual {attribution.residual_us}",
+            bool(attribution.adds_up),
         )
-        moved = ", ".join(row.component for row in found.moved) or "nothing"
-        yield f"untouched components that moved 1 % or more: {moved}", not found.moved
-        ran = all(proof.ran == "ran" for proof in found.proofs)
-        yield "every replacement ran in every layer that it claims", ran
+        moved = ", ".join(row.component for row in attribution.moved) or "nothing"
+        yield f"untouched components that moved 1 % or more: {moved}", not attribution.moved
+        all_ran = all(proof.ran == "ran" for proof in attribution.proofs)
+        yield "every replacement ran in every layer that it claims", all_ran
 
 
 def perplexity(gate: Gate) -> tuple[str, bool]:
-    """Of both sides, and of a beside itself rounded; whether more than near ties was compared."""
+    """The perplexities of both sides; whether enough was compared that is no near tie."""
     figures, floor = gate.verdict.figures, gate.verdict.floor
     if not (figures and figures.text and floor and floor.text):
         return f"no perplexity at batch {gate.requests}", False
-    found, rounded = figures.text, floor.text
+    swapped, rounded = figures.text, floor.text
     text = (
-        f"perplexity at batch {gate.requests}: {found.perplexity_a:.4f} stock, "
-        f"{found.perplexity_b:.4f} swapped, {rounded.perplexity_b:.4f} stock rounded "
-        f"({found.more:+.5f} and {rounded.more:+.5f} nats a token, standard errors "
-        f"{found.error:.5f} and {rounded.error:.5f})"
+        f"perplexity at batch {gate.requests}: {swapped.perplexity_a:.4f} stock, "
+        f"{swapped.perplexity_b:.4f} swapped, {rounded.perplexity_b:.4f} stock rounded "
+        f"({swapped.extra_nats:+.5f} and {rounded.extra_nats:+.5f} nats a token, standard errors "
+        f"{swapped.error:.5f} and {rounded.error:.5f})"
     )
     return text, decided(figures)
 
 
 def timed(run: SideComparison, bar: float | None) -> tuple[str, bool]:
     """One measurement beside its bar."""
-    found = run.estimate
-    if found.a_us is None or found.b_us is None:
-        return f"{run.phase} {run.requests}: {found.missing}", bar is None
-    value = found.gain.value if found.gain else found.a_us / found.b_us
+    estimate = run.estimate
+    if estimate.a_us is None or estimate.b_us is None:
+        return f"{run.phase} {run.requests}: {estimate.missing}", bar is None
+    value = estimate.gain.value if estimate.gain else estimate.a_us / estimate.b_us
     # One start a side has no interval.
-    beside = f"{found.gain.low:.4f} to {found.gain.high:.4f}" if found.gain else found.missing
-    what = f"batch {run.requests}" if run.phase == "decode" else f"prefill {run.prompt_tokens}"
-    text = f"{what}: {found.a_us:.1f} to {found.b_us:.1f} us, gain {value:.4f} ({beside})"
+    interval = (
+        f"{estimate.gain.low:.4f} to {estimate.gain.high:.4f}"
+        if estimate.gain
+        else estimate.missing
+    )
+    label = f"batch {run.requests}" if run.phase == "decode" else f"prefill {run.prompt_tokens}"
+    text = f"{label}: {estimate.a_us:.1f} to {estimate.b_us:.1f} us, gain {value:.4f} ({interval})"
     if bar is None or run.phase != "decode":
         return text, True
     return f"{text}, bar {bar}", value >= bar

@@ -155,14 +155,15 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Found:
+class DesignResult:
     """What came out of a design, as shares.
 
     Attributes:
         printed: median of the effects that are printed; None where most runs print none.
         unknown: of runs print no effect.
         power: of runs find the median.
-        own: 10, 50 and 90 % quantiles, over printed effects, of the runs that find that one.
+        power_quantiles: of runs find an effect that is printed, at the 10, 50 and 90 % quantiles
+            of those effects.
         false: of runs claim an effect where there is none.
         coverage: of intervals contain the truth.
     """
@@ -170,7 +171,7 @@ class Found:
     printed: float | None
     unknown: float
     power: float | None
-    own: tuple[float, ...]
+    power_quantiles: tuple[float, ...]
     false: float
     coverage: float
 
@@ -202,34 +203,37 @@ def simulated(
         noise = NOISES[design.noise]
         again = [compare(quads_of(random, noise, design.count)) for _ in range(design.tests)]
         estimate = compare(quads_of(random, noise, design.count, effect))
-    aa = [AARun(1, aa_test(each), captured_again=place == 1) for place, each in enumerate(again)]
+    aa = [
+        AARun(1, aa_test(noise_estimate), captured_again=place == 1)
+        for place, noise_estimate in enumerate(again)
+    ]
     return SideComparison("decode", 1, 128, estimate), aa
 
 
-def measured(design: Design, runs: int, seed: int) -> Found:
+def measured(design: Design, runs: int, seed: int) -> DesignResult:
     """Simulates a design; the same seed gives the same."""
     random = np.random.default_rng(seed)
     idle = [simulated(design, random) for _ in range(runs)]
-    effects = [detectable_in(*each) for each in idle]
-    known = sorted(effect for effect in effects if effect is not None)
-    unknown = 1 - len(known) / len(effects)
-    own: tuple[float, ...] = ()
+    effects = [detectable_in(*run_and_tests) for run_and_tests in idle]
+    detectable = sorted(effect for effect in effects if effect is not None)
+    unknown = 1 - len(detectable) / len(effects)
+    power_quantiles: tuple[float, ...] = ()
     printed = power = None
-    if known and unknown <= 0.5:
-        printed = float(np.median(known))
+    if detectable and unknown <= 0.5:
+        printed = float(np.median(detectable))
         planted = [simulated(design, random, printed) for _ in range(runs)]
-        power = sum(effect_of(*each) == "faster" for each in planted) / runs
-        places = [known[int(share * (len(known) - 1))] for share in (0.1, 0.5, 0.9)]
-        own = tuple(
+        power = sum(effect_of(*run_and_tests) == "faster" for run_and_tests in planted) / runs
+        places = [detectable[int(share * (len(detectable) - 1))] for share in (0.1, 0.5, 0.9)]
+        power_quantiles = tuple(
             sum(effect_of(scaled(run, effect), aa) == "faster" for run, aa in idle) / runs
             for effect in places
         )
-    return Found(
+    return DesignResult(
         printed,
         unknown,
         power,
-        own,
-        sum(effect_of(*each) in ("faster", "slower") for each in idle) / runs,
+        power_quantiles,
+        sum(effect_of(*run_and_tests) in ("faster", "slower") for run_and_tests in idle) / runs,
         sum(covers(run.estimate) for run, _ in idle) / runs,
     )
 
@@ -248,16 +252,16 @@ def covers(estimate: Estimate) -> bool:
     return estimate.gain is not None and estimate.gain.low <= 1 <= estimate.gain.high
 
 
-def kept(found: Found, runs: int) -> bool:
+def within_bounds(result: DesignResult, runs: int) -> bool:
     """Whether a row is within its bounds, by three standard errors of its runs."""
 
     def least(share: float) -> float:
         return 3 * math.sqrt(share * (1 - share) / runs)
 
     return (
-        (found.power is None or 0.75 - least(0.75) <= found.power <= 0.85 + least(0.85))
-        and found.false <= 0.05 + least(0.05)
-        and found.coverage >= 0.93 - least(0.93)
+        (result.power is None or 0.75 - least(0.75) <= result.power <= 0.85 + least(0.85))
+        and result.false <= 0.05 + least(0.05)
+        and result.coverage >= 0.93 - least(0.93)
     )
 
 
@@ -272,15 +276,16 @@ def designs(quads: list[int]) -> Iterator[Design]:
             yield Design("", starts, spread=spread)
 
 
-def row(design: Design, found: Found, runs: int) -> str:
+def row(design: Design, result: DesignResult, runs: int) -> str:
     name = design.noise or f"starts, {design.spread:.1%}"
     name += ", captured again" if design.tests > 1 else ""
-    power = "-" if found.power is None else f"{found.power:.1%}"
-    printed = "not known" if found.printed is None else f"{found.printed:.3%}"
-    own = " ".join(f"{share:4.0%}" for share in found.own)
+    power = "-" if result.power is None else f"{result.power:.1%}"
+    printed = "not known" if result.printed is None else f"{result.printed:.3%}"
+    quantiles = " ".join(f"{share:4.0%}" for share in result.power_quantiles)
     return (
-        f"{name:40} {design.count:5} {printed:>10} {found.unknown:8.0%} {power:>7} {own:>15} "
-        f"{found.false:7.1%} {found.coverage:9.1%}{'' if kept(found, runs) else '  MISSED'}"
+        f"{name:40} {design.count:5} {printed:>10} {result.unknown:8.0%} {power:>7} "
+        f"{quantiles:>15} {result.false:7.1%} {result.coverage:9.1%}"
+        f"{'' if within_bounds(result, runs) else '  MISSED'}"
     )
 
 
@@ -300,11 +305,11 @@ def main() -> int:
     with ProcessPoolExecutor() as pool:
         counts = [options.runs] * len(all_designs)
         seeds = range(options.seed, options.seed + len(all_designs))
-        for design, found in zip(
+        for design, result in zip(
             all_designs, pool.map(measured, all_designs, counts, seeds), strict=True
         ):
-            print(row(design, found, options.runs), flush=True)
-            good &= kept(found, options.runs)
+            print(row(design, result, options.runs), flush=True)
+            good &= within_bounds(result, options.runs)
     return int(not good)
 
 

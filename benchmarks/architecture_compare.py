@@ -35,7 +35,7 @@ from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
 PROVEN = BASIS_CLASSES["proven"]
 DERIVED = BASIS_CLASSES["derived"]
-KNOWN = PROVEN + DERIVED
+HAS_OWNER = PROVEN + DERIVED
 PRODUCTS = frozenset(
     {"qkv", "attention", "o_proj", "router", "experts", "shared_experts", "mlp", "ssm"}
 )
@@ -162,13 +162,15 @@ def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comp
         kernels=len(other),
         weight_kernels=sum(k.basis == "weight" for k in other),
         compared=len(pairs),
-        not_comparable=sum(k.basis in KNOWN and not k.product for k in alone),
+        not_comparable=sum(k.basis in HAS_OWNER and not k.product for k in alone),
         wrong=tuple(wrong),
         shares={
             name: sum(k.took_ns for k in other if k.basis in bases) / max(time, 1.0)
             for name, bases in BASIS_CLASSES.items()
         },
-        layers_found=len({k.layer for k in other if k.basis in KNOWN and 0 <= k.layer < layers}),
+        layers_found=len(
+            {k.layer for k in other if k.basis in HAS_OWNER and 0 <= k.layer < layers}
+        ),
         component_difference=elsewhere / max(same_time, 1.0),
         derived={
             "right": derived_right,
@@ -204,24 +206,24 @@ def _pairs(
             both = kernel.basis == truth.basis == "weight"
             if both and kernel.reads_weight != truth.reads_weight:
                 alone.append(kernel)
-            elif kernel.basis in KNOWN and (truth.range_role or truth.range_layer >= 0):
+            elif kernel.basis in HAS_OWNER and (truth.range_role or truth.range_layer >= 0):
                 pairs.append((truth, kernel))
     return _turned(pairs), alone
 
 
 def _turned(pairs: Sequence[tuple[Owned, Owned]]) -> list[tuple[Owned, Owned]]:
     """The pairs, with the truths of a name and layer exchanged where each then fits another."""
-    found = list(pairs)
+    matched = list(pairs)
     apart = [
-        i for i, (truth, kernel) in enumerate(found)
+        i for i, (truth, kernel) in enumerate(matched)
         if kernel.basis == "weight" and not within(kernel, truth)
     ]  # fmt: skip
     for i, j in itertools.combinations(apart, 2):
-        (one, ours), (other, theirs) = found[i], found[j]
+        (one, ours), (other, theirs) = matched[i], matched[j]
         same = ours.name == theirs.name and one.range_layer == other.range_layer
         if same and within(ours, other) and within(theirs, one):
-            found[i], found[j] = (other, ours), (one, theirs)
-    return found
+            matched[i], matched[j] = (other, ours), (one, theirs)
+    return matched
 
 
 def within(kernel: Owned, truth: Owned) -> bool:
@@ -245,8 +247,8 @@ def within(kernel: Owned, truth: Owned) -> bool:
         return both or kernel.role == truth.range_component
     strict = kernel.layer >= 0 and is_gemm(kernel.full_name)
     # Inside a range, a kernel's name may be more exact; of the kernel itself it proves nothing.
-    known = {truth.range_component, "" if truth is kernel else truth.component}
-    return not strict and kernel.component in known
+    components = {truth.range_component, "" if truth is kernel else truth.component}
+    return not strict and kernel.component in components
 
 
 def _nested(one: str, other: str) -> bool:
@@ -267,8 +269,8 @@ def _weights_out_of_place(eager: Sequence[Owned], other: Sequence[Owned]) -> lis
                 last = max(last, kernel.layer)
     theirs = _eager_products(eager, other)
     # A range says no more than the module whose parts the other run's weights name.
-    known = set(itertools.chain.from_iterable(theirs.values()))
-    products = [(k, _enclosing(k.role, known)) for k in other if k.product]
+    modules = set(itertools.chain.from_iterable(theirs.values()))
+    products = [(k, _enclosing(k.role, modules)) for k in other if k.product]
     ours = _in_runs([(k.layer, role) for k, role in products])
     if not ours:
         return wrong
@@ -280,11 +282,13 @@ def _weights_out_of_place(eager: Sequence[Owned], other: Sequence[Owned]) -> lis
             truth = Counter(theirs[layer])
             if (missing := truth - Counter(ours.get(layer, []))).total():
                 wrong.append(f"layer {layer} does not read {_counted(missing)}")
-            more = Counter(gemms.get(layer, [])) - truth
+            extra = Counter(gemms.get(layer, [])) - truth
             # The eager run may call another kernel for it, that is no product by its name.
-            more = Counter({r: n for r, n in more.items() if truth[r] or (layer, r) not in called})
-            if more.total():
-                wrong.append(f"layer {layer} reads {_counted(more)}, eager it does not")
+            extra = Counter(
+                {r: n for r, n in extra.items() if truth[r] or (layer, r) not in called}
+            )
+            if extra.total():
+                wrong.append(f"layer {layer} reads {_counted(extra)}, eager it does not")
             if ours.get(layer, []) != first:
                 wrong.append(f"layer {layer} reads otherwise than layer {layers[0]}, of its kind")
     wrong += [
@@ -321,14 +325,14 @@ def _derived_apart(other: Sequence[Owned], kinds: Sequence[Sequence[int]]) -> li
 
     Compared are names that both layers run as often: the compiler fuses otherwise at their borders.
     """
-    ran: dict[tuple[int, str], list[Owned]] = {}
+    kernels_of: dict[tuple[int, str], list[Owned]] = {}
     for kernel in other:
         if kernel.basis in (*DERIVED, "stream"):
-            ran.setdefault((kernel.layer, kernel.name), []).append(kernel)
+            kernels_of.setdefault((kernel.layer, kernel.name), []).append(kernel)
     wrong = []
     for first, *layers in kinds:
-        for layer, (of, name) in itertools.product(layers, ran):
-            mine, theirs = ran.get((layer, name), []), ran[of, name]
+        for layer, (of, name) in itertools.product(layers, kernels_of):
+            mine, theirs = kernels_of.get((layer, name), []), kernels_of[of, name]
             if of == first and len(mine) == len(theirs):
                 wrong += [
                     f"{_owner(k)} by {k.basis}, but {_owner(one)}: {name}"
@@ -359,12 +363,12 @@ def _in_runs(products: Sequence[tuple[int, str]]) -> dict[int, list[str]]:
         >>> _in_runs([(0, "qkv"), (0, "mlp"), (0, "mlp"), (1, "qkv")])
         {0: ['qkv', 'mlp'], 1: ['qkv']}
     """
-    found: dict[int, list[str]] = {}
+    roles_of: dict[int, list[str]] = {}
     for layer, role in products:
-        roles = found.setdefault(layer, [])
+        roles = roles_of.setdefault(layer, [])
         if not roles or roles[-1] != role:
             roles.append(role)
-    return found
+    return roles_of
 
 
 def _owner(kernel: Owned) -> str:
@@ -412,23 +416,25 @@ def decode_step(bundle: Bundle, batch: int = 1, rank: int | None = None) -> list
     order = launch_order(rows, host, nodes_of(bundle, rank, rows["graph_node"].to_numpy()))
     windows = timed_windows(bundle, rank, rows).steps
     rows = rows if order is None else rows.iloc[order]
-    wanted = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
-    rows = rows[rows["step"].isin(wanted.index) & ~rows["kind"].astype(str).isin(COPIES)]
+    decode_steps = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
+    rows = rows[rows["step"].isin(decode_steps.index) & ~rows["kind"].astype(str).isin(COPIES)]
     steps = dict(list(rows.groupby("step")))
     if not steps:
         raise ValueError(f"no decode step of {batch} request(s) was recorded")
     sequences = {step: tuple(group["short"]) for step, group in steps.items()}
     [(usual, _)] = Counter(sequences.values()).most_common(1)
-    alike = [steps[step] for step, names in sequences.items() if names == usual]
+    usual_steps = [steps[step] for step, names in sequences.items() if names == usual]
     # Of steps without graphs, only some were recorded with their kernels' arguments.
-    shown = max(alike, key=lambda group: (group["basis"] == "weight").sum())
-    collective = (shown["component"] == "collective").to_numpy()
-    served = shown["role"].astype(str).where(~collective, shown["role"].map(served_by).astype(str))
-    shown = shown.assign(role=served)
-    took = np.median([group["took"].to_numpy() for group in alike], axis=0)
-    columns = (shown[column].tolist() for column in _COLUMNS)
-    weights = shown["reads"].map(bool) if "reads" in shown else shown["basis"] == "weight"
-    facts = (took.tolist(), _fused(shown, bundle.frame("tensors", rank)), weights.tolist())
+    kernels = max(usual_steps, key=lambda group: (group["basis"] == "weight").sum())
+    collective = (kernels["component"] == "collective").to_numpy()
+    served = (
+        kernels["role"].astype(str).where(~collective, kernels["role"].map(served_by).astype(str))
+    )
+    kernels = kernels.assign(role=served)
+    took = np.median([group["took"].to_numpy() for group in usual_steps], axis=0)
+    columns = (kernels[column].tolist() for column in _COLUMNS)
+    weights = kernels["reads"].map(bool) if "reads" in kernels else kernels["basis"] == "weight"
+    facts = (took.tolist(), _fused(kernels, bundle.frame("tensors", rank)), weights.tolist())
     return [Owned(*values) for values in zip(*columns, *facts, strict=True)]
 
 

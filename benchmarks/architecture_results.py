@@ -66,13 +66,13 @@ def page_of(results: Sequence[Result]) -> str:
         '# Architectures'
     """
     cut_down = [result for result in results if not result.whole]
-    done = [result for result in cut_down if result.comparison]
-    parts = ["# Architectures", "", *_introduction(done, len(cut_down))]
-    if done:
-        parts += ["", "## Results", "", *_table(done)]
+    compared = [result for result in cut_down if result.comparison]
+    parts = ["# Architectures", "", *_introduction(compared, len(cut_down))]
+    if compared:
+        parts += ["", "## Results", "", *_table(compared)]
     if whole := [result for result in results if result.whole and result.comparison]:
         parts += ["", "## Whole models", "", *_whole_table(whole)]
-    if wrong := [result for result in (*done, *whole) if not result.right]:
+    if wrong := [result for result in (*compared, *whole) if not result.right]:
         parts += ["", "## What is wrong", ""]
         parts += [f"- {r.name}: {_escaped(line)}" for r in wrong for line in _wrong(r)[:8]]
     if cut := [result for result in results if result.cut]:
@@ -85,7 +85,7 @@ def page_of(results: Sequence[Result]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _introduction(done: Sequence[Result], tried: int) -> list[str]:
+def _introduction(compared: Sequence[Result], tried: int) -> list[str]:
     lines = [
         "Whether every kernel's owner is known and right, architecture by architecture: a decode",
         "step at batch 1 as vLLM runs by default (torch.compile, CUDA graphs) against an eager run",
@@ -93,51 +93,51 @@ def _introduction(done: Sequence[Result], tried: int) -> list[str]:
         "layers of each kind, 32,000 rows of vocabulary and random weights.",
         "`python -m benchmarks.architectures` records and compares; it wrote this page too.",
     ]
-    if not done:
+    if not compared:
         return lines
-    about = sorted({_setting(result) for result in done})
-    weights = sum(result.comparison["weight_kernels"] for result in done)
-    wrong = sum(len(_wrong(result)) for result in done)
-    proven = [_share(result, "proven") for result in done]
-    derived = [_share(result, "proven") + _share(result, "derived") for result in done]
+    about = sorted({_setting(result) for result in compared})
+    weights = sum(result.comparison["weight_kernels"] for result in compared)
+    wrong = sum(len(_wrong(result)) for result in compared)
+    proven = [_share(result, "proven") for result in compared]
+    derived = [_share(result, "proven") + _share(result, "derived") for result in compared]
     return [
         *lines,
         "",
         *(f"Recorded on {line}." for line in about),
-        *_with_variables(done),
+        *_with_variables(compared),
         "",
-        f"- {len(done)} of {tried} architectures were compared; "
-        f"{sum(result.right for result in done)} have nothing wrong.",
+        f"- {len(compared)} of {tried} architectures were compared; "
+        f"{sum(result.right for result in compared)} have nothing wrong.",
         f"- {weights} kernels a step read a weight; {wrong} owners are wrong.",
-        *_derived_line(done),
+        *_derived_line(compared),
         f"- Decode kernel time proven: median {_percent(statistics.median(proven))}, "
-        f"worst {_worst(done, proven)}.",
+        f"worst {_worst(compared, proven)}.",
         f"- Proven or derived: median {_percent(statistics.median(derived))}, "
-        f"worst {_worst(done, derived)}.",
+        f"worst {_worst(compared, derived)}.",
     ]
 
 
-def _with_variables(done: Sequence[Result]) -> list[str]:
+def _with_variables(compared: Sequence[Result]) -> list[str]:
     """Which architectures were recorded with environment variables that others did not have."""
     names: dict[str, list[str]] = {}
-    for result in done:
+    for result in compared:
         if variables := result.about.get("variables"):
             names.setdefault(variables, []).append(result.name)
     return [f"With {variables}: {', '.join(rows)}." for variables, rows in sorted(names.items())]
 
 
-def _table(done: Sequence[Result]) -> list[str]:
+def _table(compared: Sequence[Result]) -> list[str]:
     lines = [
         "| Architecture | Model | vLLM | Kernels | Read a weight | Wrong | Proven | Derived |",
         "| --- | --- | --- " + "| ---: " * 5 + "|",
     ]
-    for result in done:
-        found = result.comparison
+    for result in compared:
+        comparison = result.comparison
         cells = [
             result.name,
             result.model,
             result.about["vllm"],
-            *(found[name] for name in ("kernels", "weight_kernels")),
+            *(comparison[name] for name in ("kernels", "weight_kernels")),
             len(_wrong(result)),
             *(_percent(_share(result, name)) for name in ("proven", "derived")),
         ]
@@ -145,7 +145,7 @@ def _table(done: Sequence[Result]) -> list[str]:
     return lines
 
 
-def _whole_table(done: Sequence[Result]) -> list[str]:
+def _whole_table(compared: Sequence[Result]) -> list[str]:
     lines = [
         "All layers and the whole vocabulary. Other engines ran on the same GPU, which makes steps",
         "longer. Lower bound: the bytes that the step has to read, at the GPU's bandwidth.",
@@ -154,12 +154,12 @@ def _whole_table(done: Sequence[Result]) -> list[str]:
         "| Lower bound, us |",
         "| --- | --- " + "| ---: " * 6 + "|",
     ]
-    for result in done:
-        found, step = result.comparison, result.step
+    for result in compared:
+        comparison, step = result.comparison, result.step
         cells = [
             result.model,
-            f"{found['layers_found']} of {result.layers}",
-            found["kernels"],
+            f"{comparison['layers_found']} of {result.layers}",
+            comparison["kernels"],
             len(_wrong(result)),
             *(_percent(_share(result, n)) for n in ("proven", "derived")),
             *(_us(step.get(name)) for name in ("us", "floor_us")),
@@ -176,26 +176,26 @@ def _us(value: float | None) -> str:
     return "not known" if value is None else f"{value:,.0f}"
 
 
-def _derived_line(done: Sequence[Result]) -> list[str]:
+def _derived_line(compared: Sequence[Result]) -> list[str]:
     """Of older results, nothing tells what became of derived owners."""
-    found = [_derived(result) for result in done if _derived(result)]
-    if not found:
+    derived = [_derived(result) for result in compared if _derived(result)]
+    if not derived:
         return []
-    right, wrong, alone = (sum(each[name] for each in found) for name in _DERIVED)
+    right, wrong, alone = (sum(counts[name] for counts in derived) for name in _DERIVED)
     return [
-        f"- Derived owners of {len(found)} architectures: {right} are right, {wrong} are wrong, "
+        f"- Derived owners of {len(derived)} architectures: {right} are right, {wrong} are wrong, "
         f"{alone} are of kernels that only one run has."
     ]
 
 
 def _derived(result: Result) -> dict[str, int]:
-    found: dict[str, int] = result.comparison.get("derived") or {}
-    return found
+    counts: dict[str, int] = result.comparison.get("derived") or {}
+    return counts
 
 
 def _wrong(result: Result) -> list[str]:
-    found: list[str] = result.comparison["wrong"]
-    return found
+    wrong_owners: list[str] = result.comparison["wrong"]
+    return wrong_owners
 
 
 def _share(result: Result, name: str) -> float:
@@ -209,8 +209,8 @@ def _setting(result: Result) -> str:
     return f"{about['gpu']}, {versions}, {about['date']}"
 
 
-def _worst(done: Sequence[Result], shares: Sequence[float]) -> str:
-    share, name = min(zip(shares, (result.name for result in done), strict=True))
+def _worst(compared: Sequence[Result], shares: Sequence[float]) -> str:
+    share, name = min(zip(shares, (result.name for result in compared), strict=True))
     return f"{_percent(share)} ({name})"
 
 

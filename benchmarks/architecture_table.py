@@ -75,7 +75,7 @@ SMALL: Config = {
 and states stay as they are."""
 
 
-def sizes(hidden: int, intermediate: int, heads: int, kv_heads: int, **more: Any) -> Config:
+def sizes(hidden: int, intermediate: int, heads: int, kv_heads: int, **fields: Any) -> Config:
     """The fields that nearly every decoder has."""
     return {
         "hidden_size": hidden,
@@ -84,7 +84,7 @@ def sizes(hidden: int, intermediate: int, heads: int, kv_heads: int, **more: Any
         "num_key_value_heads": kv_heads,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
-        **more,
+        **fields,
     }
 
 

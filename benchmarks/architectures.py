@@ -231,8 +231,8 @@ def _folders(text: str) -> tuple[Path, ...]:
 def in_order(results: dict[str, Result]) -> list[Result]:
     """The table's results as the table has them, then those of whole models by name."""
     names = [row.name for row in ARCHITECTURES]
-    others = sorted(results.keys() - set(names))
-    return [results[name] for name in (*names, *others) if name in results]
+    whole_models = sorted(results.keys() - set(names))
+    return [results[name] for name in (*names, *whole_models) if name in results]
 
 
 def _one(
@@ -330,10 +330,10 @@ def reason(log: str, code: int) -> str:
         >>> reason("x\nValueError: no such model\nend", 1)
         'ValueError: no such model'
     """
-    found = _ERROR.findall(log)
-    if not found:
+    errors = _ERROR.findall(log)
+    if not errors:
         return f"ended with {code}"
-    name, text = found[-1]
+    name, text = errors[-1]
     return f"{name.rpartition('.')[2]}: {text.strip()}"[:200]
 
 
@@ -355,10 +355,10 @@ def _about(bundle: Bundle) -> dict[str, str]:
 
 def _step(bundle: Bundle) -> dict[str, Any]:
     """The decode step and its lower bound, and what its report found broken."""
-    found = report(bundle)
-    phases = found.roofline.phases if found.roofline else ()
+    step_report = report(bundle)
+    phases = step_report.roofline.phases if step_report.roofline else ()
     decode = next((phase for phase in phases if phase.phase == "decode"), None)
-    broken = [row.text for row in found.invariants if row.ok is False]
+    broken = [row.text for row in step_report.invariants if row.ok is False]
     if decode is None:
         return {"broken": broken}
     return {
@@ -372,12 +372,12 @@ def _step(bundle: Bundle) -> dict[str, Any]:
 def _line(result: Result) -> str:
     if result.why:
         return f"{result.name:16} {result.why}"
-    found = result.comparison
-    shares = " ".join(f"{name} {100 * share:.1f} %" for name, share in found["shares"].items())
-    counts = f"{found['kernels']} kernels, {found['weight_kernels']} read a weight"
-    wrong = "".join(f"\n    {line}" for line in found["wrong"][:10])
-    layers = f"{found['layers_found']} of {result.layers} layers"
-    return f"{result.name:16} {len(found['wrong'])} wrong; {counts}; {layers}; {shares}{wrong}"
+    comparison = result.comparison
+    shares = " ".join(f"{name} {100 * share:.1f} %" for name, share in comparison["shares"].items())
+    counts = f"{comparison['kernels']} kernels, {comparison['weight_kernels']} read a weight"
+    wrong = "".join(f"\n    {line}" for line in comparison["wrong"][:10])
+    layers = f"{comparison['layers_found']} of {result.layers} layers"
+    return f"{result.name:16} {len(comparison['wrong'])} wrong; {counts}; {layers}; {shares}{wrong}"
 
 
 if __name__ == "__main__":

@@ -33,15 +33,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, help="write the file of ceilings to this folder")
     options = parser.parse_args()
-    found = measure(lambda line: print(line, file=sys.stderr))
-    for entry in found.measurements:
+    ceilings = measure(lambda line: print(line, file=sys.stderr))
+    for entry in ceilings.measurements:
         print(f"{entry.quantity:13} {entry.value:12.4g} {entry.unit}   {entry.how}")
-    print(*found.notes, f"before: {found.before}", f"after:  {found.after}", sep="\n")
+    print(*ceilings.notes, f"before: {ceilings.before}", f"after:  {ceilings.after}", sep="\n")
     if options.keep:
-        print(keep_measured(found, options.keep))
-    gpu = find_gpu(found.device, found.compute_capability)
+        print(keep_measured(ceilings, options.keep))
+    gpu = find_gpu(ceilings.device, ceilings.compute_capability)
     if gpu is None:
-        print(f"{found.device} is not in the table of GPUs: nothing to hold it against")
+        print(f"{ceilings.device} is not in the table of GPUs: nothing to hold it against")
         return 1
     failures = [
         f"{name}: {value / sheet:.2f} of the data sheet"
@@ -49,9 +49,9 @@ def main() -> int:
             *((name, gpu.memory_bandwidth.value, BANDWIDTHS) for name in ("read", "copy")),
             *((name, gpu.peaks[name].value, PEAKS) for name in PRECISIONS if name in gpu.peaks),
         )
-        if (value := found.value(name)) is not None and not lowest <= value / sheet <= highest
+        if (value := ceilings.value(name)) is not None and not lowest <= value / sheet <= highest
     ]
-    other, read = matrix_vector(), found.value("read") or 0.0
+    other, read = matrix_vector(), ceilings.value("read") or 0.0
     print(f"matrix-vector {other:12.4g} B/s   {other / read:.3f} of what read")
     if other > FASTER * read:
         failures.append("a product with a vector reads faster than the reader")

@@ -89,17 +89,17 @@ class Part:
     def candidates(self) -> list[Config]:
         """What to try, without what is the present one by another name."""
         tried = {self._launched(self.config)}
-        found = []
-        for config in self._others():
+        candidates = []
+        for config in self._alternatives():
             if self._possible(config) and (launched := self._launched(config)) not in tried:
                 tried.add(launched)
-                found.append(config)
-        return found
+                candidates.append(config)
+        return candidates
 
     def _launched(self, config: Config) -> tuple[object, ...]:
         return (*self.codes(config), getattr(config, "blocks", 0))
 
-    def _others(self) -> Iterator[Config]:
+    def _alternatives(self) -> Iterator[Config]:
         """Those that differ in one field; of a matrix also blocks of another size, and others."""
         present = self.config
         yield from neighbours(present)

@@ -65,26 +65,26 @@ def main() -> int:
         print(f"cold                       {cold:7.2f} s")
         warm = statistics.median(classify(bundle) for _ in range(3))
         print(f"warm                       {warm:7.2f} s")
-        kept = folder / "kept"
-        shutil.copytree(bundle, kept)
-        make_bundle(kept, chosen, LAUNCHES, disassemble=True)
-        few = statistics.median(classify(kept) for _ in range(3))
-        print(f"in the bundle              {few:7.2f} s with {LAUNCHES:,} launches")
-        make_bundle(kept, chosen, MORE_LAUNCHES, disassemble=True)
-        many = statistics.median(classify(kept) for _ in range(3))
-        print(f"                           {many:7.2f} s with {MORE_LAUNCHES:,} launches")
+        disassembled = folder / "kept"
+        shutil.copytree(bundle, disassembled)
+        make_bundle(disassembled, chosen, LAUNCHES, disassemble=True)
+        short_seconds = statistics.median(classify(disassembled) for _ in range(3))
+        print(f"in the bundle              {short_seconds:7.2f} s with {LAUNCHES:,} launches")
+        make_bundle(disassembled, chosen, MORE_LAUNCHES, disassemble=True)
+        longer_seconds = statistics.median(classify(disassembled) for _ in range(3))
+        print(f"                           {longer_seconds:7.2f} s with {MORE_LAUNCHES:,} launches")
         if not options.no_peers:
             for name, words in (("nvdisasm", ["-c"]), ("cuobjdump", ["-sass"])):
                 print(f"{name:10} on whole cubins {peer(name, words, list(chosen)):7.2f} s")
-    return int(cold > BAR_COLD or warm > BAR_WARM or many - few > BAR_LAUNCHES)
+    return int(cold > BAR_COLD or warm > BAR_WARM or longer_seconds - short_seconds > BAR_LAUNCHES)
 
 
 def draw(library: Path, architecture: str, count: int, folder: Path) -> dict[Path, set[str]]:
     """Copies the library's cubins under their hashes; of each the functions that were drawn."""
     folder.mkdir(parents=True)
-    with code_files(library, architecture) as found:
+    with code_files(library, architecture) as code:
         functions = [
-            (path, name) for path, own in found.cubins.items() for name in sorted(own or ())
+            (path, name) for path, kernels in code.cubins.items() for name in sorted(kernels or ())
         ]
         if len(functions) < count:
             raise SystemExit(f"{library} has only {len(functions)} kernels for {architecture}")
@@ -110,15 +110,15 @@ def make_bundle(
 ) -> None:
     """Writes a bundle that launched the functions in turn."""
     capture = Bundle(CAPTURE)
-    names = demangled(name for own in chosen.values() for name in sorted(own))
+    names = demangled(name for functions in chosen.values() for name in sorted(functions))
     kernels = capture.frame("kernels", 0)
     row = kernels[kernels["kind"] == "kernel"].iloc[[0]]
     with TableFiles(folder) as files:
         for name in TABLES:
             files.add(name, 0, empty_table(name).to_pandas())
         files.add("steps", 0, capture.frame("steps", 0))
-        cubins = [(p.stem, p.stat().st_size, "driver", "\n".join(sorted(own)))
-                  for p, own in chosen.items()]  # fmt: skip
+        cubins = [(p.stem, p.stat().st_size, "driver", "\n".join(sorted(functions)))
+                  for p, functions in chosen.items()]  # fmt: skip
         files.add("cubins", 0, pd.DataFrame(cubins, columns=TABLES["cubins"].schema.names))
         if disassemble:
             files.add("functions", 0, read_machine_code(dict(chosen)).rows)
@@ -137,9 +137,9 @@ def classify(bundle: Path) -> float:
     """Seconds of the whole command."""
     command = [sys.executable, "-m", "spark_prof.cli.main", "classify", str(bundle)]
     begin = time.perf_counter()
-    done = subprocess.run([*command, "--format", "json"], capture_output=True)
-    if done.returncode or done.stdout.count(b'"sass"') == 0:
-        raise SystemExit(f"failed: {' '.join(command)}: {done.stderr.decode()}")
+    process = subprocess.run([*command, "--format", "json"], capture_output=True)
+    if process.returncode or process.stdout.count(b'"sass"') == 0:
+        raise SystemExit(f"failed: {' '.join(command)}: {process.stderr.decode()}")
     return time.perf_counter() - begin
 
 

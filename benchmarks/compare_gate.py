@@ -77,7 +77,7 @@ COVERAGE = 0.93
 FALSE_ALARMS = 0.05
 _STEPS = 200
 _STRETCH = 25
-_TAKEN = 24
+_GROUP = 24
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def step_pools(random: np.random.Generator, size: int) -> list[Pool]:
 def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
     """Components, layers and kernels of typical steps of stretches of the same recordings."""
     codes: dict[str, Callable[[KernelTime], Int64s]] = {
-        "components": lambda ran: ran.component,
-        "layers": lambda ran: ran.layer + 1,
-        "kernels": lambda ran: ran.name,
+        "components": lambda kernel_time: kernel_time.component,
+        "layers": lambda kernel_time: kernel_time.layer + 1,
+        "kernels": lambda kernel_time: kernel_time.name,
     }
     pools: dict[str, list[Pool]] = {name: [] for name in codes}
     for path, batch in RECORDED[:4]:
@@ -147,22 +147,22 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
             "layers": int(side.kernels.layer.max()) + 2,
             "kernels": len(names),
         }
-        found: dict[str, list[list[Figure]]] = {name: [] for name in codes}
+        stretch_figures: dict[str, list[list[Figure]]] = {name: [] for name in codes}
         for _ in range(size):
-            first = int(random.integers(0, len(places) - _TAKEN + 1))
-            group = places[first : first + _TAKEN], 1.0
-            taken = taken_apart(side, np.array(places_of), [group], divisor)
+            first = int(random.integers(0, len(places) - _GROUP + 1))
+            group = places[first : first + _GROUP], 1.0
+            kernel_times = taken_apart(side, np.array(places_of), [group], divisor)
             for name, code in codes.items():
-                found[name].append(taken.figures(code, rows[name]))
-        for name, figures in found.items():
+                stretch_figures[name].append(kernel_times.figures(code, rows[name]))
+        for name, figures in stretch_figures.items():
             # Stretches of one recording differ by its drift; a pool is of the same thing.
-            level = np.mean([[each.value for each in row] for row in figures], axis=0)
+            level = np.mean([[figure.value for figure in row] for row in figures], axis=0)
             pools[name].append(
                 [
                     [
-                        each.times(float(mean / each.value))
-                        for each, mean in zip(row, level, strict=True)
-                        if each.value > 0
+                        figure.times(float(mean / figure.value))
+                        for figure, mean in zip(row, level, strict=True)
+                        if figure.value > 0
                     ]
                     for row in figures
                 ]
@@ -188,18 +188,18 @@ def cell(
         drawn = random.choice(len(pool), 2 * recordings, replace=False)
         start = np.exp(random.normal(0, sd, 2 * recordings))
         rows = min(len(pool[place]) for place in drawn)
-        own = np.exp(random.normal(0, own_sd, (2 * recordings, rows)))
+        row_factors = np.exp(random.normal(0, own_sd, (2 * recordings, rows)))
         for row in range(rows):
             figures = [
-                pool[place][row].times(start[number] * own[number, row])
+                pool[place][row].times(start[number] * row_factors[number, row])
                 for number, place in enumerate(drawn)
             ]
-            slower = [each.times(1 + effect) for each in figures[recordings:]]
-            found = change(figures[:recordings], slower)
-            low, high = found.shares
+            slower = [figure.times(1 + effect) for figure in figures[recordings:]]
+            time_change = change(figures[:recordings], slower)
+            low, high = time_change.shares
             covered += low <= effect <= high
             compared += 1
-            outcomes[gate_outcome_of(limit, MetricReading("time", found))] += 1
+            outcomes[gate_outcome_of(limit, MetricReading("time", time_change))] += 1
     return Cell(sd, recordings, effect, covered / compared, outcomes, runs)
 
 
@@ -222,19 +222,19 @@ def real_starts() -> Iterator[tuple[str, float, str]]:
     for names in STARTS:
         sides: dict[str, ComparedRecording] = {name: read_side(str(DATA / name)) for name in names}
         for one, two in permutations(names, 2):
-            found = compare(sides[one], sides[two])
-            [checked] = check(found, [parse(LIMIT)])
+            comparison = compare(sides[one], sides[two])
+            [checked] = check(comparison, [parse(LIMIT)])
             moved = checked.reading.change
             yield f"{one} | {two}", moved.share(moved.us), checked.outcome
 
 
-def _show(kind: str, each: Cell) -> None:
+def _show(kind: str, result: Cell) -> None:
     outcomes = " ".join(
-        f"{100 * each.share(outcome):6.1f}" for outcome in ("failed", "undecided", "passed")
+        f"{100 * result.share(outcome):6.1f}" for outcome in ("failed", "undecided", "passed")
     )
     print(
-        f"{kind:10} {100 * each.sd:4.1f} {each.recordings:5} {100 * each.effect:7.1f} "
-        f"{each.covered:9.3f}  {outcomes}  {'MISSED' if each.missed() else ''}",
+        f"{kind:10} {100 * result.sd:4.1f} {result.recordings:5} {100 * result.effect:7.1f} "
+        f"{result.covered:9.3f}  {outcomes}  {'MISSED' if result.missed() else ''}",
         flush=True,
     )
 
@@ -248,15 +248,15 @@ def main() -> int:
     print(f"{'figure':10} sd %  each effect %   covered  failed  undec. passed %  ({LIMIT})")
     missed = 0
     pools = step_pools(random, 200)
-    for each in cells(random, pools, options.runs):
-        _show("step", each)
-        missed += each.missed()
+    for result in cells(random, pools, options.runs):
+        _show("step", result)
+        missed += result.missed()
     for name, parts in part_pools(random, 40).items():
         # Every comparison has a row of each, so that fewer are needed.
         few = max(options.runs // 5, len(parts))
-        for each in cells(random, parts, few, (0.0, 0.10), KERNEL_SD):
-            _show(name, each)
-            missed += each.missed()
+        for result in cells(random, parts, few, (0.0, 0.10), KERNEL_SD):
+            _show(name, result)
+            missed += result.missed()
     alarms = 0
     for pair, share, outcome in real_starts():
         print(f"{100 * share:+6.2f} %  {outcome:9}  {pair}")

@@ -83,7 +83,11 @@ def main() -> int:
 
 
 def recorded(
-    bundle: Path, model: Path, contexts: Sequence[int], options: argparse.Namespace, *more: str
+    bundle: Path,
+    model: Path,
+    contexts: Sequence[int],
+    options: argparse.Namespace,
+    *record_options: str,
 ) -> Report:
     """The report of a recording in which an engine decodes at these contexts, all steps of it."""
     program = [
@@ -94,8 +98,16 @@ def recorded(
         # that was shorter than the tokens of a batch.
         f"--longest={options.longest}",
     ]
-    record = [sys.executable, "-m", "spark_prof.cli.main", "record", "--steps", "0", *more]
-    whole = () if more else ("--duty-cycle", "1/1")
+    record = [
+        sys.executable,
+        "-m",
+        "spark_prof.cli.main",
+        "record",
+        "--steps",
+        "0",
+        *record_options,
+    ]
+    whole = () if record_options else ("--duty-cycle", "1/1")
     command = [*record, *whole, "-o", str(bundle), "--", *program]
     subprocess.run(command, env=os.environ | ENGINE, check=True)
     return summarize(load(bundle))

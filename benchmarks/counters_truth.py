@@ -123,13 +123,13 @@ def inside(options: argparse.Namespace) -> None:
     for number in range(MOST_ROUNDS):
         took = stretch(llm, options.batch, 200)
         say(f"round {number}: {took * 1e3:.3f} ms per token")
-        if done(options.out, 2.0):
+        if bundle_written(options.out, 2.0):
             break
-    done(options.out, 60.0)
+    bundle_written(options.out, 60.0)
     measure(options, llm)
 
 
-def done(out: Path, seconds: float) -> bool:
+def bundle_written(out: Path, seconds: float) -> bool:
     """Waits until the bundle is there and its pieces are gone."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -149,7 +149,7 @@ def measure(options: argparse.Namespace, llm: Any) -> None:
         say("there is no NVIDIA GPU: what counters cost cannot be measured")
         return
     metrics = [METRICS[name][0] for name in SETS[0]]
-    found: dict[str, Any] = {"interval_ns": INTERVAL_NS, "sampled_whole": 0}
+    result: dict[str, Any] = {"interval_ns": INTERVAL_NS, "sampled_whole": 0}
     times: dict[str, list[float]] = {"without": [], "with": []}
     try:
         for number in range(STRETCHES):
@@ -166,22 +166,22 @@ def measure(options: argparse.Namespace, llm: Any) -> None:
                 samples = counters.read(256)
                 counters.close()
                 # Without an overflow everything up to the end was sampled, although it is not read.
-                found["sampled_whole"] += not samples.overflowed and len(samples.start_ns) > 200
+                result["sampled_whole"] += not samples.overflowed and len(samples.start_ns) > 200
             if number % 5 == 4:
                 say(f"stretch {number + 1} of {STRETCHES}")
     except CounterError as error:
-        found["refused"] = str(error)
+        result["refused"] = str(error)
         say(f"counters: {error}")
-    found |= times
-    if found["sampled_whole"] == STRETCHES:
+    result |= times
+    if result["sampled_whole"] == STRETCHES:
         base, half = times["without"], STRETCHES // 2
-        found["ratio"] = statistics.median(times["with"]) / statistics.median(base)
-        found["pairs"] = [a / b for a, b in zip(times["with"], base, strict=True)]
-        found["noise"] = statistics.median(base[:half]) / statistics.median(base[half:])
-        say(f"with counters over without: {found['ratio']:.4f}, noise {found['noise']:.4f}")
+        result["ratio"] = statistics.median(times["with"]) / statistics.median(base)
+        result["pairs"] = [a / b for a, b in zip(times["with"], base, strict=True)]
+        result["noise"] = statistics.median(base[:half]) / statistics.median(base[half:])
+        say(f"with counters over without: {result['ratio']:.4f}, noise {result['noise']:.4f}")
     else:
-        say(f"only {found['sampled_whole']} of {STRETCHES} stretches were sampled to their end")
-    (options.out / "overhead.json").write_text(json.dumps(found, indent=1))
+        say(f"only {result['sampled_whole']} of {STRETCHES} stretches were sampled to their end")
+    (options.out / "overhead.json").write_text(json.dumps(result, indent=1))
 
 
 def stretch(llm: Any, batch: int, tokens: int) -> float:

@@ -64,11 +64,11 @@ def moment(folder: Path, model: Path, steps: int, presses: int, *, idle: bool) -
     if not pid:
         os.chdir(ROOT)
         os.execvpe(command[0], command, os.environ | ENGINE | {"PYTHONPATH": str(ROOT)})
-    shown: list[bytes] = []
-    threading.Thread(target=_read, args=(terminal, shown), daemon=True).start()
+    output: list[bytes] = []
+    threading.Thread(target=_read, args=(terminal, output), daemon=True).start()
     over = threading.Event()
     try:
-        _until(lambda: b"Application startup complete" in b"".join(shown), pid, START_SECONDS)
+        _until(lambda: b"Application startup complete" in b"".join(output), pid, START_SECONDS)
         for _ in range(CLIENTS):
             threading.Thread(target=_ask, args=(port, over), daemon=True).start()
         pieces = pieces_folder(bundle)
@@ -86,27 +86,27 @@ def moment(folder: Path, model: Path, steps: int, presses: int, *, idle: bool) -
         code = _until(lambda: False, pid, END_SECONDS)
         seconds = time.monotonic() - begun
         recorded = int.from_bytes(os.pread(counts, 8, 96), "little")
-        left = [each.pid for each in psutil.wait_procs(family, timeout=20)[1]]
+        left = [process.pid for process in psutil.wait_procs(family, timeout=20)[1]]
     finally:
         over.set()
         _kill(pid)
-    kept, state, lost = 0, "no bundle", ""
+    steps_saved, state, lost = 0, "no bundle", ""
     if (bundle / "meta.json").exists():
-        found = Bundle(bundle)
-        kept, state = len(found.frame("steps", 0)), found.meta.state
-        lost = "; ".join(line for line in found.meta.lost if "flushed" in line)
-    whole = kept == recorded >= pressed and code == 0 and state == "complete" and not left
-    if not kept:
-        lost = b"".join(shown)[-400:].decode(errors="replace")
+        assembled = Bundle(bundle)
+        steps_saved, state = len(assembled.frame("steps", 0)), assembled.meta.state
+        lost = "; ".join(line for line in assembled.meta.lost if "flushed" in line)
+    whole = steps_saved == recorded >= pressed and code == 0 and state == "complete" and not left
+    if not steps_saved:
+        lost = b"".join(output)[-400:].decode(errors="replace")
     return whole, (
-        f"{kept} of {recorded} steps kept ({pressed} when Ctrl-C came, {presses} x), {state}, exit "
-        f"code {code}, {seconds:.1f} s, {len(left)} processes left {lost}"
+        f"{steps_saved} of {recorded} steps kept ({pressed} when Ctrl-C came, {presses} x), "
+        f"{state}, exit code {code}, {seconds:.1f} s, {len(left)} processes left {lost}"
     )
 
 
 def _recorded(pieces: Path) -> int:
-    found = read_counts(pieces).get("rank0")
-    return found.recorded if found else 0
+    counts = read_counts(pieces).get("rank0")
+    return counts.recorded if counts else 0
 
 
 def _until(true: object, pid: int, seconds: float) -> int | None:
@@ -123,11 +123,11 @@ def _until(true: object, pid: int, seconds: float) -> int | None:
     return None
 
 
-def _read(terminal: int, shown: list[bytes]) -> None:
+def _read(terminal: int, output: list[bytes]) -> None:
     with suppress(OSError):
         while True:
             if select.select([terminal], [], [], 1.0)[0]:
-                shown.append(os.read(terminal, 1 << 16))
+                output.append(os.read(terminal, 1 << 16))
 
 
 def _ask(port: int, over: threading.Event) -> None:
@@ -146,8 +146,8 @@ def _ask(port: int, over: threading.Event) -> None:
 def _kill(pid: int) -> None:
     """Ends what is left of a moment that went wrong."""
     with suppress(psutil.Error, OSError):
-        for each in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
-            each.kill()
+        for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
+            process.kill()
         os.waitpid(pid, 0)
 
 

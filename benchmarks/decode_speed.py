@@ -55,11 +55,11 @@ def main() -> int:
         path = folder / "kernels.activity.bin"
         write(path, [kernels.tobytes()], kernels.itemsize)
         floor = best(lambda: copy_columns(path, kernels.dtype))
-        found = best(lambda: read_cupti(path, names))
+        decode_seconds = best(lambda: read_cupti(path, names))
         show("reading and copying the fields", len(kernels), floor)
         decoded = best(lambda: sum_durations(path))
         show("decoded, durations added up", len(kernels), decoded, floor)
-        show("kernels of a graph", len(kernels), found, floor)
+        show("kernels of a graph", len(kernels), decode_seconds, floor)
         half = options.records // 2
         write_mixed(path, kernels[:half], launches[:half], np.tile([0, 1], half))
         show("launch, kernel in turn", 2 * half, best(lambda: read_cupti(path, names)), floor)
@@ -146,8 +146,8 @@ def best(work: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def show(what: str, count: int, seconds: float, floor: float | None = None) -> None:
-    text = f"{what:32s} {count:9d} records  {count / seconds / 1e6:6.1f} million a second"
+def show(name: str, count: int, seconds: float, floor: float | None = None) -> None:
+    text = f"{name:32s} {count:9d} records  {count / seconds / 1e6:6.1f} million a second"
     print(text + (f"  {seconds / floor:5.2f} x the floor" if floor else ""))
 
 

@@ -212,8 +212,8 @@ def step_of(
         for layer in layers:
             qkv, residual = layer.qkv.run(y, residual, layer.qkv_bias)
             keys, values = layer.cache.chunk(2, dim=-1)
-            seen = layer.attention.run(qkv, positions, keys, values, blocks, lengths, slots)
-            y, residual = layer.mlp.run(layer.o.run(seen, layer.o_bias), residual)
+            attention = layer.attention.run(qkv, positions, keys, values, blocks, lengths, slots)
+            y, residual = layer.mlp.run(layer.o.run(attention, layer.o_bias), residual)
         out: torch.Tensor = head.run(y, None) if head.takes(tokens) else y @ weight.T
         return out
 

@@ -102,7 +102,7 @@ def compared(options: argparse.Namespace) -> Lines:
 
 def _compared(options: argparse.Namespace, temporary: Path) -> Lines:
     swaps = parse_swaps(options.swaps)
-    model = str(written(options.model, temporary / "model"))
+    model = str(model_folder(options.model, temporary / "model"))
     logs, sizes = options.folder.absolute(), options.batch_sizes
     floors: dict[int, tuple[Position, ...]] = {}
     with engine(model, (), {}, logs / "engine-stock.log") as stock:
@@ -116,15 +116,17 @@ def _compared(options: argparse.Namespace, temporary: Path) -> Lines:
     with engine(model, drafter, environment, logs / "engine-drafts.log") as drafting:
         facts = drafting.start(drafts=(options.drafts,))
         ranks, layers = describe(drafting)
-        yield from told_swaps(ranks, asked=bool(swaps))
+        yield from swap_lines(ranks, swaps_expected=bool(swaps))
         depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
         for size in sizes:
             of = "", PromptBatch(size, PROMPT_TOKENS, TOKENS), temporary / f"{size}", HELD_OUT
             positions = compare_logits(drafting, *of)
-            yield from told(size, positions, floors[size], depth, bits_of_swaps(ranks), layers)
+            yield from batch_lines(
+                size, positions, floors[size], depth, bits_of_swaps(ranks), layers
+            )
 
 
-def written(name: str, folder: Path) -> Path:
+def model_folder(name: str, folder: Path) -> Path:
     """The folder of the trained model, quantized where a format is asked for."""
     if name == "bf16":
         return TRAINED
@@ -138,23 +140,23 @@ def ngrams(drafts: int) -> str:
     return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_max": 3})
 
 
-def engine(model: str, more: Sequence[str], environment: Mapping[str, str], log: Path) -> Engine:
+def engine(model: str, options: Sequence[str], environment: Mapping[str, str], log: Path) -> Engine:
     """An engine of the model, not started, with more of vLLM's options and variables."""
     cache = CPU_CACHE if free_bytes() is None else GPU_CACHE
-    words = [model, *ENGINE, *cache, "--compilation-config", GRAPHS, *more]
+    words = [model, *ENGINE, *cache, "--compilation-config", GRAPHS, *options]
     return Engine(engine_command(words), environment, log, _SILENCE_SECONDS, files=[HELD_OUT])
 
 
-def told_swaps(ranks: Iterable[RankSwaps], *, asked: bool) -> Lines:
+def swap_lines(ranks: Iterable[RankSwaps], *, swaps_expected: bool) -> Lines:
     """How many layers are swapped, which has to be some where that was asked for, and why not."""
     swaps = [swap for rank in ranks for swap in rank.swaps]
     live = sum(swap.live for swap in swaps)
-    yield f"{live} layers swapped, {len(swaps) - live} fell back", bool(live) or not asked
+    yield f"{live} layers swapped, {len(swaps) - live} fell back", bool(live) or not swaps_expected
     for why in dict.fromkeys(f"{swap.slot}: {swap.why}" for swap in swaps if not swap.live):
         yield f"fell back: {why}", True
 
 
-def told(
+def batch_lines(
     size: int,
     positions: Sequence[Position],
     floor: Sequence[Position],
@@ -189,17 +191,17 @@ def _figures(verdict: GateVerdict) -> str:
     if figures is None or bounds is None or figures.text is None:
         return "nothing finite was compared"
     text = figures.text
-    beside = f", floor {_more(floor.text)}" if floor and floor.text else ", no floor"
+    beside = f", floor {_nats_text(floor.text)}" if floor and floor.text else ", no floor"
     return (
         f"agreement {figures.agreement:.4f}, {figures.near_ties} near ties; "
         f"KL {figures.kl_mean:.3g} nats of at most {bounds.kl_mean:.3g}; "
         f"perplexity {text.perplexity_a:.4f} stock, {text.perplexity_b:.4f} with drafts: "
-        f"{_more(text)} nats a token{beside}"
+        f"{_nats_text(text)} nats a token{beside}"
     )
 
 
-def _more(text: Text) -> str:
-    return f"{text.more:+.5f} (standard error {text.error:.5f})"
+def _nats_text(text: Text) -> str:
+    return f"{text.extra_nats:+.5f} (standard error {text.error:.5f})"
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ class Client:
             headers={"Content-Type": "application/json"},
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=120) as answer:
-            found: list[int] = json.load(answer)["choices"][0]["token_ids"]
-        return found
+            tokens: list[int] = json.load(answer)["choices"][0]["token_ids"]
+        return tokens
 
     def begin(self) -> None:
         """Asks once for what is right, and from then on until `end`."""
@@ -89,27 +89,27 @@ class Client:
 class Row:
     """What came of one way."""
 
-    what: str
+    way: str
     answers: int
     wrong: int
     ended_s: float | None  # None where the recording went on
     code: int | None
-    kept: int
-    told: tuple[str, ...]
+    steps: int
+    remarks: tuple[str, ...]
     next_steps: int
 
     def faults(self, way: Way, *, goes_on: bool, late: bool) -> list[str]:
         """What is not as it should be."""
-        found = [f"{self.wrong} of {self.answers} answers differ"] if self.wrong else []
+        faults = [f"{self.wrong} of {self.answers} answers differ"] if self.wrong else []
         if goes_on != (self.ended_s is None):
-            found.append("went on" if self.ended_s is None else "was ended")
+            faults.append("went on" if self.ended_s is None else "was ended")
         if self.ended_s is not None and self.ended_s > BAR_SECONDS and not late:
-            found.append(f"ended after {self.ended_s:.1f} s")
+            faults.append(f"ended after {self.ended_s:.1f} s")
         if not self.next_steps:
-            found.append("the next attach got no step")
-        if not self.kept and not (way.lost or way.early):
-            found.append("nothing was kept")
-        return found
+            faults.append("the next attach got no step")
+        if not self.steps and not (way.lost or way.early):
+            faults.append("nothing was kept")
+        return faults
 
 
 def main() -> None:
@@ -184,30 +184,30 @@ def attempt(way: Way, client: Client, base: Path, piece: int, resume_s: float | 
         if disk is None and way.small_disk:
             raise SystemExit(f"{way.what}: this user may not mount a file system")
         folder = base / "b"
-        with recorder(client.port, folder, BACKEND, piece) as found:
-            wait(lambda: found.has_said("asked "), 60, "the recorder")
+        with recorder(client.port, folder, BACKEND, piece) as recording:
+            wait(lambda: recording.has_said("asked "), 60, "the recorder")
             if not way.early:
-                wait(lambda: has_piece(folder), 120, f"a piece; {found.output.read_text()}")
-            way.do(found)
+                wait(lambda: has_piece(folder), 120, f"a piece; {recording.output.read_text()}")
+            way.do(recording)
             hit = time.monotonic()
             if way.early:
                 time.sleep(0.6)
             ended = wait_at_most(lambda: not recorded_into(), resume_s or 60.0)
             ended_s = time.monotonic() - hit if ended else None
             if resume_s is not None:
-                found.send(signal.SIGCONT)
+                recording.send(signal.SIGCONT)
                 if not ended:
-                    found.send(signal.SIGTERM)
-            code = found.process.wait(120)
-            said = found.output.read_text().strip().splitlines()[-1:]
+                    recording.send(signal.SIGTERM)
+            code = recording.process.wait(120)
+            last_line = recording.output.read_text().strip().splitlines()[-1:]
         (base / "others").unlink(missing_ok=True)
-        kept, told = (0, tuple(said)) if way.lost or way.early else what_is_kept(folder)
+        steps, remarks = (0, tuple(last_line)) if way.lost or way.early else bundle_contents(folder)
         got = next_attach(client.port, base.with_name(f"{base.name}-next"), piece)
     answers, wrong = client.answers - before[0], client.wrong - before[1]
-    return Row(way.what, answers, wrong, ended_s, code, kept, told, got)
+    return Row(way.what, answers, wrong, ended_s, code, steps, remarks, got)
 
 
-def what_is_kept(folder: Path) -> tuple[int, tuple[str, ...]]:
+def bundle_contents(folder: Path) -> tuple[int, tuple[str, ...]]:
     try:
         bundle = salvage(folder).bundle
     except CommandError as error:
@@ -217,11 +217,11 @@ def what_is_kept(folder: Path) -> tuple[int, tuple[str, ...]]:
 
 def next_attach(port: int, folder: Path, piece: int) -> int:
     """The steps that are recorded when somebody attaches again."""
-    with recorder(port, folder, BACKEND, piece) as found:
-        wait_at_most(lambda: has_piece(folder) or found.process.poll() is not None, 60)
-        found.send(signal.SIGTERM)
-        found.process.wait(120)
-    steps = what_is_kept(folder)[0] if folder.exists() else 0
+    with recorder(port, folder, BACKEND, piece) as recording:
+        wait_at_most(lambda: has_piece(folder) or recording.process.poll() is not None, 60)
+        recording.send(signal.SIGTERM)
+        recording.process.wait(120)
+    steps = bundle_contents(folder)[0] if folder.exists() else 0
     shutil.rmtree(folder, ignore_errors=True)
     wait_at_most(lambda: not recorded_into(), 30)
     return steps
@@ -235,29 +235,29 @@ def has_piece(folder: Path) -> bool:
 
 def recorded_into() -> list[str]:
     """What the engine's processes say that they are recorded into."""
-    found: list[Any] = []
+    recordings: list[Any] = []
     for path in registry().glob("*.json"):
         try:
-            found.append(json.loads(path.read_text()).get("recording"))
+            recordings.append(json.loads(path.read_text()).get("recording"))
         except (OSError, ValueError):
             continue
-    return [each for each in found if each]
+    return [recording for recording in recordings if recording]
 
 
 def show(row: Row, faults: list[str]) -> bool:
     ended = "recording goes on" if row.ended_s is None else f"ended after {row.ended_s:4.1f} s"
     print(
-        f"{row.what:36} {row.answers:4} answers, {row.wrong} differ; {ended}; exit code {row.code};"
-        f" {row.kept:5} steps kept; next attach {row.next_steps} steps; "
-        f"told: {'; '.join(row.told)[:300]} -> {'; '.join(faults) or 'good'}",
+        f"{row.way:36} {row.answers:4} answers, {row.wrong} differ; {ended}; exit code {row.code};"
+        f" {row.steps:5} steps kept; next attach {row.next_steps} steps; "
+        f"told: {'; '.join(row.remarks)[:300]} -> {'; '.join(faults) or 'good'}",
         flush=True,
     )
     return bool(faults)
 
 
-def wait(condition: Callable[[], Any], seconds: float, what: str) -> None:
+def wait(condition: Callable[[], Any], seconds: float, condition_name: str) -> None:
     if not wait_at_most(condition, seconds):
-        raise SystemExit(f"never: {what}")
+        raise SystemExit(f"never: {condition_name}")
 
 
 def wait_at_most(condition: Callable[[], Any], seconds: float) -> bool:

@@ -61,10 +61,10 @@ def main() -> int:
         options.result.write_text(json.dumps(measured(options.model, options.engine, batches)))
         return 0
     if not options.show:
-        found = []
+        sides = []
         for side in all_measured(options):
-            found.append(side)
-            options.result.write_text(json.dumps(found, indent=1))
+            sides.append(side)
+            options.result.write_text(json.dumps(sides, indent=1))
     show(json.loads(options.result.read_text()))
     return 0
 
@@ -143,15 +143,18 @@ def measured(model: str, engine: str, batches: Sequence[int]) -> dict[str, Any]:
         llm.generate(prompts, sampling, use_tqdm=False)
         return time.perf_counter() - begin
 
-    found = {}
+    step_times = {}
     for count in batches:
         generate(count, STEPS + 20)  # what is compiled for as long a context is compiled here
         wall = generate(count, STEPS + 20) - generate(count, 20)
         llm.collective_rpc(begin_profile)
         generate(count, PROFILED)
-        found[str(count)] = {"wall_ms": wall / STEPS * 1e3, **llm.collective_rpc(end_profile)[0]}
+        step_times[str(count)] = {
+            "wall_ms": wall / STEPS * 1e3,
+            **llm.collective_rpc(end_profile)[0],
+        }
     return {
-        "gpu": gpu_name(), "batches": found,
+        "gpu": gpu_name(), "batches": step_times,
         "swaps": Counter(f"{row['slot']}: {row['state']} {row['why']}".strip() for row in swaps),
         "lines": Counter(row["line"] for row in swaps if row["line"]),
     }  # fmt: skip
@@ -209,9 +212,9 @@ def show(sides: list[dict[str, Any]]) -> None:
         if "failed" in side:
             print(f"{side['model']}, {side['side']}: its engine ended with {side['failed']}")
             continue
-        first = next(each for each in sides if each["model"] == side["model"])
+        baseline = next(row for row in sides if row["model"] == side["model"])
         for count, step in side["batches"].items():
-            base = first.get("batches", {}).get(count) if side is not first else None
+            base = baseline.get("batches", {}).get(count) if side is not baseline else None
             figures = [
                 f"{step[key]:.3f} ms {where}"
                 + (f" ({base[key] / step[key]:.2f} x)" if base and base[key] else "")

@@ -72,7 +72,7 @@ class Answer:
 
 
 @dataclass
-class Found:
+class Measurements:
     """What was measured of one bundle.
 
     Attributes:
@@ -107,26 +107,26 @@ class Found:
     @property
     def ratios(self) -> list[float]:
         """Times the start of an empty app, of each round."""
-        return [own / empty for own, empty in zip(self.starts, self.empty, strict=True)]
+        return [seconds / empty for seconds, empty in zip(self.starts, self.empty, strict=True)]
 
     @property
     def busy_ratios(self) -> list[float]:
         """Times the processor time of an empty app, of each round."""
-        return [own / empty for own, empty in zip(self.busy, self.empty_busy, strict=True)]
+        return [seconds / empty for seconds, empty in zip(self.busy, self.empty_busy, strict=True)]
 
     def missed(self) -> list[str]:
         """The bars that were missed."""
         ratio = statistics.median(self.ratios)
-        found = [f"start: {ratio:.2f} x an empty app's"] if ratio > self.bar else []
+        missed_bars = [f"start: {ratio:.2f} x an empty app's"] if ratio > self.bar else []
         for name, answers in self.clicks.items():
-            taken = statistics.median(answer.seconds for answer in answers)
-            if taken > BAR_CLICK:
-                found.append(f"{name}: {taken:.2f} s")
+            median = statistics.median(answer.seconds for answer in answers)
+            if median > BAR_CLICK:
+                missed_bars.append(f"{name}: {median:.2f} s")
         if self.largest > LARGEST_MESSAGE:
-            found.append(f"a message of {self.largest:,} bytes")
+            missed_bars.append(f"a message of {self.largest:,} bytes")
         if self.memory > BAR_MEMORY:
-            found.append(f"memory: {self.memory >> 20:,} MiB")
-        return found
+            missed_bars.append(f"memory: {self.memory >> 20:,} MiB")
+        return missed_bars
 
 
 class Memory:
@@ -169,8 +169,8 @@ class ProcessorTime:
     @staticmethod
     def _now() -> dict[int, float]:
         busy = {}
-        own = psutil.Process()
-        for process in [own, *own.children(recursive=True)]:
+        process_now = psutil.Process()
+        for process in [process_now, *process_now.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 busy[process.pid] = times.user + times.system
@@ -257,20 +257,22 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as name, chromium.chromium(path) as browser:
         folder = Path(name)
-        for bundle in options.bundles or made(folder, options.millions):
-            found = measure(browser, bundle, folder, options.rounds, clicks=not options.no_clicks)
-            show(found)
-            failed |= bool(found.missed())
+        for bundle in options.bundles or make_bundles(folder, options.millions):
+            measurements = measure(
+                browser, bundle, folder, options.rounds, clicks=not options.no_clicks
+            )
+            show(measurements)
+            failed |= bool(measurements.missed())
     return int(failed)
 
 
-def made(folder: Path, millions: str) -> Sequence[Path]:
+def make_bundles(folder: Path, millions: str) -> Sequence[Path]:
     """Bundles of so many million kernels."""
-    found = []
+    paths = []
     for size in map(int, millions.split(",")):
-        found.append(folder / f"{size}m-graphs")
-        make_bundle(Bundle(DATA / CAPTURES["graphs"]), found[-1], "graphs", size * 10**6)
-    return found
+        paths.append(folder / f"{size}m-graphs")
+        make_bundle(Bundle(DATA / CAPTURES["graphs"]), paths[-1], "graphs", size * 10**6)
+    return paths
 
 
 def new_view(browser: Browser) -> View:
@@ -281,17 +283,19 @@ def new_view(browser: Browser) -> View:
     return view
 
 
-def measure(browser: Browser, bundle: Path, folder: Path, rounds: int, *, clicks: bool) -> Found:
+def measure(
+    browser: Browser, bundle: Path, folder: Path, rounds: int, *, clicks: bool
+) -> Measurements:
     """Everything about one bundle; an empty app and the explorer in turn."""
-    found = Found(Bundle(bundle).meta.tables[table_file("kernels", 0)])
+    measurements = Measurements(Bundle(bundle).meta.tables[table_file("kernels", 0)])
     for number in range(rounds):
         times = rounds if clicks and number == 0 else 0
-        start_empty(browser, folder, found, times)
-        start(browser, bundle, folder, found, times)
-    return found
+        start_empty(browser, folder, measurements, times)
+        start(browser, bundle, folder, measurements, times)
+    return measurements
 
 
-def start_empty(browser: Browser, folder: Path, found: Found, rounds: int) -> None:
+def start_empty(browser: Browser, folder: Path, measurements: Measurements, rounds: int) -> None:
     """Starts an empty app until the browser has drawn it, and clicks its button so often."""
     script = folder / "empty.py"
     script.write_text(EMPTY)
@@ -302,16 +306,18 @@ def start_empty(browser: Browser, folder: Path, found: Found, rounds: int) -> No
     with Served(command, folder, int(view.url.rpartition(":")[2]), "--server.port") as served:
         view.page.goto(view.url, wait_until="commit")
         view.page.locator("[data-testid=stText]").first.wait_for()
-        found.empty.append(time.perf_counter() - served.began)
-        found.empty_busy.append(busy.seconds())
+        measurements.empty.append(time.perf_counter() - served.began)
+        measurements.empty_busy.append(busy.seconds())
         if rounds:
             view.open(button=1)
         for _ in range(rounds):
-            found.empty_clicks.append(answered(partial(view.press, "again")))
+            measurements.empty_clicks.append(answered(partial(view.press, "again")))
     view.page.context.close()
 
 
-def start(browser: Browser, bundle: Path, folder: Path, found: Found, rounds: int) -> None:
+def start(
+    browser: Browser, bundle: Path, folder: Path, measurements: Measurements, rounds: int
+) -> None:
     """Starts it once, and clicks everything as often as there are rounds."""
     view, busy = new_view(browser), ProcessorTime()
     command = [*EXPLORE, str(bundle), str(bundle)]
@@ -320,13 +326,13 @@ def start(browser: Browser, bundle: Path, folder: Path, found: Found, rounds: in
         view.page.goto(address(view.url), wait_until="commit")
         view.plot("time-of-a-token").locator(".bars .point").first.wait_for(timeout=_LONGEST_MS)
         view.keyed("finding-0").wait_for(timeout=_LONGEST_MS)
-        found.starts.append(time.perf_counter() - served.began)
-        found.busy.append(busy.seconds())
+        measurements.starts.append(time.perf_counter() - served.began)
+        measurements.busy.append(busy.seconds())
         view.settle(runs=1)
-        click_all(view, found, rounds)
+        click_all(view, measurements, rounds)
         view.check()
-        found.memory = max(found.memory, memory.stop())
-        found.largest = max(found.largest, view.watch.largest)
+        measurements.memory = max(measurements.memory, memory.stop())
+        measurements.largest = max(measurements.largest, view.watch.largest)
     view.page.context.close()
 
 
@@ -337,67 +343,67 @@ def answered(click: Callable[[], View]) -> Answer:
     return Answer(seconds, busy.seconds())
 
 
-def click_all(view: View, found: Found, rounds: int) -> None:
+def click_all(view: View, measurements: Measurements, rounds: int) -> None:
     """Goes to every page and clicks what there is, as often as there are rounds."""
     for number in range(rounds):
         for path in pages(view):
             name = f"{path or 'overview'}: opened" + (FIRST if number == 0 else "")
             answer = answered(partial(go_to, view, path))
-            found.clicks.setdefault(name, []).append(answer)
+            measurements.clicks.setdefault(name, []).append(answer)
     for click in CLICKS:
         for _ in range(rounds):
             view.open(click.path, **click.state)
             answer = answered(partial(click.do, view))
-            found.clicks.setdefault(click.name, []).append(answer)
+            measurements.clicks.setdefault(click.name, []).append(answer)
     for _ in range(rounds):
         begin = time.perf_counter()
         view.open("timeline")
         view.page.frame_locator("iframe").get_by_text("components").first.wait_for(timeout=60_000)
-        found.windows.append(time.perf_counter() - begin)
+        measurements.windows.append(time.perf_counter() - begin)
 
 
-def show(found: Found) -> None:
+def show(measurements: Measurements) -> None:
     """Prints what was measured."""
-    print(f"\n{found.kernels:,} kernels")
-    for name, unit, taken in (
-        ("an empty app is drawn", "s", found.empty),
-        ("the explorer answers clicks", "s", found.starts),
-        (f"times as long, bar {found.bar}", "x", found.ratios),
-        ("the same of processor time", "x", found.busy_ratios),
-        ("processor time of the explorer", "s", found.busy),
-        ("Perfetto's UI shows the Timeline's window", "s", found.windows),
+    print(f"\n{measurements.kernels:,} kernels")
+    for name, unit, samples in (
+        ("an empty app is drawn", "s", measurements.empty),
+        ("the explorer answers clicks", "s", measurements.starts),
+        (f"times as long, bar {measurements.bar}", "x", measurements.ratios),
+        ("the same of processor time", "x", measurements.busy_ratios),
+        ("processor time of the explorer", "s", measurements.busy),
+        ("Perfetto's UI shows the Timeline's window", "s", measurements.windows),
     ):
-        if not taken:
+        if not samples:
             continue
-        spread = f"{min(taken):.2f} to {max(taken):.2f}"
-        print(f"{name:44} {statistics.median(taken):6.2f} {unit}  {spread}")
-    show_clicks(found)
-    largest, bar = found.largest / 1e6, LARGEST_MESSAGE / 1e6
+        spread = f"{min(samples):.2f} to {max(samples):.2f}"
+        print(f"{name:44} {statistics.median(samples):6.2f} {unit}  {spread}")
+    show_clicks(measurements)
+    largest, bar = measurements.largest / 1e6, LARGEST_MESSAGE / 1e6
+    memory, memory_bar = measurements.memory / 2**30, BAR_MEMORY / 2**30
     print(f"{'largest message':44} {largest:6.2f} MB bar {bar:.0f} MB")
-    print(
-        f"{'memory of the server':44} {found.memory / 2**30:6.2f} GiB bar {BAR_MEMORY / 2**30} GiB"
-    )
-    for line in found.missed():
+    print(f"{'memory of the server':44} {memory:6.2f} GiB bar {memory_bar} GiB")
+    for line in measurements.missed():
         print(f"missed: {line}")
 
 
-def show_clicks(found: Found) -> None:
+def show_clicks(measurements: Measurements) -> None:
     """Prints the openings and clicks of each page, beside the click of an empty app."""
-    if not found.empty_clicks:
+    if not measurements.empty_clicks:
         return
     title = f"by page, bar {BAR_CLICK:.0f} s a click"
     print(f"{title:44} {'median':>7} {'worst':>7} {'processor':>10} {'x empty':>8}")
-    least = statistics.median(answer.busy for answer in found.empty_clicks)
+    least = statistics.median(answer.busy for answer in measurements.empty_clicks)
     # The openings of a page and what is clicked on it, one below the other.
-    names = sorted(found.clicks, key=lambda name: name.partition(":")[0])
-    for name, answers in [("a click in an empty app", found.empty_clicks)] + [
-        (name, found.clicks[name]) for name in names
+    names = sorted(measurements.clicks, key=lambda name: name.partition(":")[0])
+    for name, answers in [("a click in an empty app", measurements.empty_clicks)] + [
+        (name, measurements.clicks[name]) for name in names
     ]:
-        taken = [answer.seconds for answer in answers]
+        seconds = [answer.seconds for answer in answers]
         busy = statistics.median(answer.busy for answer in answers)
         times = f"{busy / least:7.1f}x" if least else ""
         print(
-            f"{name:44} {statistics.median(taken):6.2f}s {max(taken):6.2f}s {busy:9.2f}s {times:>8}"
+            f"{name:44} {statistics.median(seconds):6.2f}s {max(seconds):6.2f}s "
+            f"{busy:9.2f}s {times:>8}"
         )
 
 

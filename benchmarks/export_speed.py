@@ -33,7 +33,7 @@ def main() -> int:
         export = [*run, "export", str(folder), "-o"]
         print(f"{rows} kernels", flush=True)
         kernels = str(folder / table_file("kernels", 0))
-        for name, command, written in (
+        for name, command, output in (
             ("reading the columns", [sys.executable, "-c", FLOOR, kernels], None),
             ("export, .json", [*export, f"{temporary}/t.json"], "t.json"),
             ("export, .json.gz", [*export, f"{temporary}/t.json.gz"], "t.json.gz"),
@@ -41,12 +41,12 @@ def main() -> int:
             ("query of placed", [*run, "query", str(folder), SQL], None),
         ):
             seconds, busy, memory = measure(command)
-            size = (Path(temporary) / written).stat().st_size if written else 0
+            size = (Path(temporary) / output).stat().st_size if output else 0
             print(f"{name:20} {seconds:7.2f} s  {busy:7.2f} s of processor  "
-                  f"{memory / 2**20:6.0f} MiB" + f"  {size / 1e6:9.1f} MB" * bool(written),
+                  f"{memory / 2**20:6.0f} MiB" + f"  {size / 1e6:9.1f} MB" * bool(output),
                   flush=True)  # fmt: skip
-            if written:
-                (Path(temporary) / written).unlink()
+            if output:
+                (Path(temporary) / output).unlink()
     return 0
 
 

@@ -187,8 +187,10 @@ def run(
     try:
         while waiting or running:
             running = [job for job in running if not job.over(until)]
-            taken = Counter(gpu for job in running for gpu in job.state.gpus)
-            free = [gpu for gpu in sorted(range(gpus), key=taken.__getitem__) if taken[gpu] < slots]
+            jobs_on = Counter(gpu for job in running for gpu in job.state.gpus)
+            free = [
+                gpu for gpu in sorted(range(gpus), key=jobs_on.__getitem__) if jobs_on[gpu] < slots
+            ]
             while waiting and (
                 waiting[0][0].gpus > gpus
                 or time.monotonic() + waiting[0][0].seconds * _LEAST_SHARE > until
@@ -265,9 +267,9 @@ def _share(cores: Sequence[int], gpu: int, count: int) -> Iterator[int]:
 
 def write_states(folder: Path, states: Sequence[JobState]) -> None:
     """Replaces FOLDER/jobs.json as a whole."""
-    written = folder / "jobs.json.new"
-    written.write_text(json.dumps([asdict(state) for state in states], indent=1), encoding="utf-8")
-    written.replace(folder / "jobs.json")
+    new_file = folder / "jobs.json.new"
+    new_file.write_text(json.dumps([asdict(state) for state in states], indent=1), encoding="utf-8")
+    new_file.replace(folder / "jobs.json")
 
 
 if __name__ == "__main__":

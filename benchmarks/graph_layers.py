@@ -38,11 +38,11 @@ def main() -> None:
     options = parser.parse_args()
     eager = decode_step(Bundle(options.eager), options.batch)
     graph = decode_step(Bundle(options.graph), options.batch)
-    found = compare(eager, graph)
-    for line in lines(found):
+    comparison = compare(eager, graph)
+    for line in lines(comparison):
         print(line)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps(comparison, indent=1))
 
 
 def decode_step(bundle: Bundle, batch: int) -> pd.DataFrame:
@@ -54,8 +54,8 @@ def decode_step(bundle: Bundle, batch: int) -> pd.DataFrame:
     order = launch_order(placed, host, nodes)
     placed = placed if order is None else placed.iloc[order]
     windows = timed_windows(bundle, rank, placed).steps
-    wanted = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
-    rows = placed[placed["step"].isin(wanted.index) & (placed["kind"] == "kernel")]
+    decode_steps = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
+    rows = placed[placed["step"].isin(decode_steps.index) & (placed["kind"] == "kernel")]
     counts = rows.groupby("step").size()
     usual = counts[counts == counts.mode()[0]].index
     took = rows["end_ns"] - rows["start_ns"]
@@ -74,23 +74,23 @@ def cells(rows: pd.DataFrame) -> dict[Cell, Counter[str]]:
     """The kernels of one step by layer and component."""
     usual = rows[rows["usual"]]
     step = usual["step"].iloc[len(usual) // 2]
-    found: dict[Cell, Counter[str]] = {}
+    kernels_of: dict[Cell, Counter[str]] = {}
     for row in usual[usual["step"] == step].itertuples():
-        found.setdefault((int(row.layer), str(row.component)), Counter())[row.name] += 1
-    return found
+        kernels_of.setdefault((int(row.layer), str(row.component)), Counter())[row.name] += 1
+    return kernels_of
 
 
 def compare(eager: pd.DataFrame, graph: pd.DataFrame) -> dict[str, object]:
     """What is alike and what is not."""
     theirs, ours = cells(eager), cells(graph)
     common = {n for c in theirs.values() for n in c} & {n for c in ours.values() for n in c}
-    wrong, alike = [], 0
+    wrong, equal = [], 0
     extra: dict[str, Counter[str]] = {"eager": Counter(), "graph": Counter()}
     for cell in sorted(theirs.keys() | ours.keys()):
         a, b = theirs.get(cell, Counter()), ours.get(cell, Counter())
         for name in sorted(a.keys() | b.keys()):
             if name in common:
-                alike += min(a[name], b[name])
+                equal += min(a[name], b[name])
                 if a[name] < b[name]:
                     wrong.append([*cell, name, a[name], b[name]])
                 elif a[name] > b[name]:
@@ -105,7 +105,7 @@ def compare(eager: pd.DataFrame, graph: pd.DataFrame) -> dict[str, object]:
     return {
         "kernels_eager": sum(sum(c.values()) for c in theirs.values()),
         "kernels_graph": sum(sum(c.values()) for c in ours.values()),
-        "alike": alike,
+        "alike": equal,
         "different": wrong,
         "only_eager": dict(extra["eager"].most_common()),
         "only_graph": dict(extra["graph"].most_common()),
@@ -123,16 +123,18 @@ def compare(eager: pd.DataFrame, graph: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def lines(found: dict[str, object]) -> list[str]:
+def lines(comparison: dict[str, object]) -> list[str]:
     """The comparison as text."""
     text = [
-        f"{name}: {value}" for name, value in found.items() if not isinstance(value, dict | list)
+        f"{name}: {value}"
+        for name, value in comparison.items()
+        if not isinstance(value, dict | list)
     ]
     for name in ("only_eager", "only_graph", "unplaced"):
         text.append(f"{name}:")
-        text += [f"  {count:6} {kernel}" for kernel, count in found[name].items()]  # type: ignore[attr-defined]
+        text += [f"  {count:6} {kernel}" for kernel, count in comparison[name].items()]  # type: ignore[attr-defined]
     text.append("different (layer, component, kernel, eager, graph):")
-    return text + [f"  {row}" for row in found["different"]]  # type: ignore[attr-defined]
+    return text + [f"  {row}" for row in comparison["different"]]  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

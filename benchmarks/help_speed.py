@@ -23,11 +23,11 @@ def main() -> int:
     for _ in range(RUNS):
         for name, words in commands.items():
             times[name].append(seconds(words))
-    found, empty = (statistics.median(values) for values in times.values())
-    print(f"spark-prof --help  {found:.3f} s  (bar {BAR_SECONDS} s)")
-    print(f"python -c pass     {empty:.3f} s")
-    print(f"ratio              {found / empty:.1f}")
-    return int(found > BAR_SECONDS)
+    help_seconds, empty_seconds = (statistics.median(values) for values in times.values())
+    print(f"spark-prof --help  {help_seconds:.3f} s  (bar {BAR_SECONDS} s)")
+    print(f"python -c pass     {empty_seconds:.3f} s")
+    print(f"ratio              {help_seconds / empty_seconds:.1f}")
+    return int(help_seconds > BAR_SECONDS)
 
 
 def seconds(words: Sequence[str]) -> float:

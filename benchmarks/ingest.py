@@ -44,10 +44,10 @@ def main() -> int:
         }
         nsys = {n: ingest_nsys.run_nsys(n, folder, options.peers) for n in sorted(options.nsys)}
     for costs in (kineto, nsys):
-        for (few, less), (many, more) in pairwise(costs.items()):
-            if less and more:
-                times = more.seconds / less.seconds
-                print(f"{many / few:.2f} x as many events took {times:.2f} x")
+        for (smaller_count, smaller_cost), (count, larger_cost) in pairwise(costs.items()):
+            if smaller_cost and larger_cost:
+                times = larger_cost.seconds / smaller_cost.seconds
+                print(f"{count / smaller_count:.2f} x as many events took {times:.2f} x")
     met = [ingest_kineto.meets_bar(copies, cost) for copies, cost in kineto.items()]
     met += [ingest_nsys.meets_bar(kernels, cost) for kernels, cost in nsys.items()]
     return int(not all(met))

@@ -98,31 +98,31 @@ def run_kineto(copies: int, folder: Path, peers: str | None) -> Cost | None:
         bundle = str(Path(scratch) / "bundle")
         spark_prof = [sys.executable, "-m", "spark_prof.cli.main"]
         read = measure([*spark_prof, "import", str(trace), "-o", bundle])
-        shown = measure([*spark_prof, "report", bundle])
-        own = Cost(read.seconds + shown.seconds, max(read.memory, shown.memory)) \
-            if read and shown else None  # fmt: skip
-        line("spark-prof import", read, own)
-        line("spark-prof report", shown, own)
-        line("both", own, own)
-        line("its reader alone", measure([sys.executable, "-c", _READER, str(trace)]), own)
-        line("gunzip", measure(["gunzip", "-c", str(trace)]), own)
+        report = measure([*spark_prof, "report", bundle])
+        total = Cost(read.seconds + report.seconds, max(read.memory, report.memory)) \
+            if read and report else None  # fmt: skip
+        line("spark-prof import", read, total)
+        line("spark-prof report", report, total)
+        line("both", total, total)
+        line("its reader alone", measure([sys.executable, "-c", _READER, str(trace)]), total)
+        line("gunzip", measure(["gunzip", "-c", str(trace)]), total)
         if copies > _MOST_FOR_PEERS:
-            return own
-        line("json.load", measure([sys.executable, "-c", _JSON, str(trace)]), own)
+            return total
+        line("json.load", measure([sys.executable, "-c", _JSON, str(trace)]), total)
         for name, (module, code) in _PEERS.items():
             missing = f"import importlib.util; exit(not importlib.util.find_spec('{module}'))"
             if not peers or not measure([peers, "-c", missing]):
                 print(f"{name:24} absent (--peers PYTHON, one that can import {module})")
                 continue
             output = str(Path(scratch) / "peer.xlsx")
-            line(name, measure([peers, "-c", code, str(trace), output]), own)
-    return own
+            line(name, measure([peers, "-c", code, str(trace), output]), total)
+    return total
 
 
-def meets_bar(copies: int, own: Cost | None) -> bool:
+def meets_bar(copies: int, total: Cost | None) -> bool:
     """Whether import and report of that trace were fast and small enough."""
     seconds, memory = BARS.get(copies, (float("inf"), 1.5))
-    return own is not None and own.seconds <= seconds and own.memory <= memory * 2**30
+    return total is not None and total.seconds <= seconds and total.memory <= memory * 2**30
 
 
 if __name__ == "__main__":

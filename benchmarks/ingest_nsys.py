@@ -64,8 +64,8 @@ def count_rows(export: Path) -> dict[str, int]:
     """How many ranges, calls and kernels an export has."""
     with sqlite3.connect(export) as connection:
         return {
-            what: connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0]
-            for what, table in EVENTS.items()
+            events: connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0]
+            for events, table in EVENTS.items()
         }
 
 
@@ -100,30 +100,30 @@ def run_nsys(kernels: int, folder: Path, peers: str | None) -> Cost | None:
         maker = str(Path(__file__).with_name("make_nsys.py"))
         subprocess.run([sys.executable, maker, str(kernels), str(export)], check=True)
     rows = count_rows(export)
-    told = ", ".join(f"{count:,} {what}" for what, count in rows.items())
-    print(f"\nnsys, {told}, {export.stat().st_size / 1e6:,.0f} MB")
+    counts = ", ".join(f"{count:,} {events}" for events, count in rows.items())
+    print(f"\nnsys, {counts}, {export.stat().st_size / 1e6:,.0f} MB")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         bundle = str(Path(scratch) / "bundle")
         spark_prof = [sys.executable, "-m", "spark_prof.cli.main"]
         read = measure([*spark_prof, "import", str(export), "-o", bundle])
-        shown = measure([*spark_prof, "report", bundle])
-        own = (
-            Cost(read.seconds + shown.seconds, max(read.memory, shown.memory))
-            if read and shown
+        report = measure([*spark_prof, "report", bundle])
+        total = (
+            Cost(read.seconds + report.seconds, max(read.memory, report.memory))
+            if read and report
             else None
         )
-        line("spark-prof import", read, own)
-        line("spark-prof report", shown, own)
-        line("both", own, own)
-        line("its reader alone", measure([sys.executable, "-c", _READER, str(export)]), own)
-        line("SELECT in sqlite3", measure([sys.executable, "-c", _SELECT, str(export)]), own)
+        line("spark-prof import", read, total)
+        line("spark-prof report", report, total)
+        line("both", total, total)
+        line("its reader alone", measure([sys.executable, "-c", _READER, str(export)]), total)
+        line("SELECT in sqlite3", measure([sys.executable, "-c", _SELECT, str(export)]), total)
         part = Path(scratch) / "part.sqlite"
         write_part(export, part)
         joined = measure([sys.executable, "-c", _JOIN, str(part)])
-        line(f"SQL join, 1/{_PART} of it", joined, own)
+        line(f"SQL join, 1/{_PART} of it", joined, total)
         if joined:
             least = Cost(joined.seconds * _PART, joined.memory)
-            line("the whole, extrapolated", least, own)
+            line("the whole, extrapolated", least, total)
         missing = "import importlib.util; exit(not importlib.util.find_spec('nsys_ai'))"
         if not peers or not measure([peers, "-c", missing]):
             print(f"{'nsys-ai warm':24} absent (--peers PYTHON, one that can import nsys_ai)")
@@ -131,11 +131,11 @@ def run_nsys(kernels: int, folder: Path, peers: str | None) -> Cost | None:
             # It puts its cache beside the file.
             copy = Path(scratch) / "copy.sqlite"
             shutil.copy(export, copy)
-            line("nsys-ai warm", measure([peers, "-m", "nsys_ai", "warm", str(copy)]), own)
-    return own
+            line("nsys-ai warm", measure([peers, "-m", "nsys_ai", "warm", str(copy)]), total)
+    return total
 
 
-def meets_bar(kernels: int, own: Cost | None) -> bool:
+def meets_bar(kernels: int, total: Cost | None) -> bool:
     """Whether import and report of an export with so many kernels were fast and small enough."""
     seconds, memory = BARS.get(kernels, (float("inf"), 4.0))
-    return own is not None and own.seconds <= seconds and own.memory <= memory * 2**30
+    return total is not None and total.seconds <= seconds and total.memory <= memory * 2**30

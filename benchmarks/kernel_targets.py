@@ -120,17 +120,19 @@ def judge_bars(
 
 def _reached(bar: Bar, cells: Sequence[BenchCell], ceilings: MachineCeilings) -> Reached:
     value_of = _VALUES[bar.statistic]
-    found = [
+    measurements = [
         (value, cell)
         for cell in cells
         if bar.counts(cell) and (value := value_of(bar, cell, ceilings)) is not None
     ]
-    if not found:
+    if not measurements:
         return Reached(bar, None, ())
-    found.sort(key=lambda pair: pair[0], reverse=bar.statistic == "largest us")
-    farthest = found[0][0]
+    measurements.sort(key=lambda pair: pair[0], reverse=bar.statistic == "largest us")
+    farthest = measurements[0][0]
     mean = bar.statistic == "mean ratio"
-    return Reached(bar, geometric_mean(v for v, _ in found) if mean else farthest, tuple(found))
+    return Reached(
+        bar, geometric_mean(v for v, _ in measurements) if mean else farthest, tuple(measurements)
+    )
 
 
 def _share(_: Bar, cell: BenchCell, ceilings: MachineCeilings) -> float | None:
@@ -167,22 +169,22 @@ def machine_lines(machine: BenchMachine, ceilings: MachineCeilings) -> Iterator[
 
 def bar_lines(reached: Sequence[Reached]) -> Iterator[str]:
     """One line a bar: whether it was reached, and where it is farthest from being so."""
-    for found in reached:
-        if found.value is None:
-            yield f"not measured  {found.bar.claim}"
+    for result in reached:
+        if result.value is None:
+            yield f"not measured  {result.bar.claim}"
             continue
-        word = "reached     " if found.passed else "NOT REACHED "
-        value, cell = found.cells[0]
-        over = f"{found.value:.3g} over {len(found.cells)} pieces of work"
+        word = "reached     " if result.passed else "NOT REACHED "
+        value, cell = result.cells[0]
+        over = f"{result.value:.3g} over {len(result.cells)} pieces of work"
         worst = f"worst {value:.3g}, {work_text(cell)}"
-        yield f"{word}  {found.bar.claim}: {over}; {worst}{_slower(found)}"
+        yield f"{word}  {result.bar.claim}: {over}; {worst}{_slower(result)}"
 
 
 def bar_tables(reached: Sequence[Reached], ceilings: MachineCeilings) -> Iterator[str]:
     """Each bar with all that it is about, from the worst on."""
-    for found in reached:
-        yield from ("", *bar_lines([found]))
-        yield from (cell_line(cell, ceilings) for _, cell in found.cells)
+    for result in reached:
+        yield from ("", *bar_lines([result]))
+        yield from (cell_line(cell, ceilings) for _, cell in result.cells)
 
 
 def failure_lines(cells: Sequence[BenchCell]) -> Iterator[str]:
@@ -197,10 +199,10 @@ def failure_lines(cells: Sequence[BenchCell]) -> Iterator[str]:
         yield f"{competitor} has no time for {times} of {kind}: {why}"
 
 
-def _slower(found: Reached) -> str:
-    if not found.bar.statistic.endswith("ratio"):
+def _slower(result: Reached) -> str:
+    if not result.bar.statistic.endswith("ratio"):
         return ""
-    slower = sum(ratio < 1 for ratio, _ in found.cells)
+    slower = sum(ratio < 1 for ratio, _ in result.cells)
     return f"; the dispatcher leaves {slower} to the other kernel" if slower else ""
 
 

@@ -71,13 +71,13 @@ def main() -> int:
         seconds=options.seconds,
         tune=options.tune,
     )
-    for found in run(request, device):
-        report.add(found)
+    for cell in run(request, device):
+        report.add(cell)
         write_report(report, options.result)
-        if isinstance(found, BenchCell):
-            show(cell_line(found, report.ceilings))
+        if isinstance(cell, BenchCell):
+            show(cell_line(cell, report.ceilings))
         else:
-            show(f"left out: {found.what}: {found.why}")
+            show(f"left out: {cell.what}: {cell.why}")
     if options.save:
         show(f"wrote {keep(report, options.save)}")
     reached = judge_bars(report.cells, report.ceilings)
@@ -88,7 +88,7 @@ def main() -> int:
 
 def ended(reached: Sequence[Reached]) -> int:
     """The exit code: bars of which nothing was measured do not count."""
-    return int(any(found.value is not None and not found.passed for found in reached))
+    return int(any(result.value is not None and not result.passed for result in reached))
 
 
 def parsed() -> argparse.Namespace:

@@ -44,7 +44,9 @@ from spark_prof.traces.bundle import META_FILE, Bundle  # noqa: E402
 from spark_prof.traces.chunks import pieces_folder, read_counts  # noqa: E402
 from tests.flushed import flushed_in, lacking  # noqa: E402
 
-TOLD = re.compile(r"rank0: (at least )?([0-9]+) recorded steps (?:were not flushed|are missing)")
+LOST_STEPS = re.compile(
+    r"rank0: (at least )?([0-9]+) recorded steps (?:were not flushed|are missing)"
+)
 ENGINE = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_DO_NOT_TRACK": "1"}
 RECORD = """
 import sys
@@ -62,16 +64,16 @@ class Survived:
     Attributes:
         cut_pieces: pieces of which some files had been flushed and others not.
         cut_salvage: whether a second kill hit a salvage before its bundle was whole.
-        told: steps that the bundle says are lost.
+        steps_lost: that the bundle says are lost.
     """
 
-    what: str
+    target: str
     after_s: float
     flushed: tuple[int, int, int]
     faults: list[str]
     cut_pieces: int = 0
     cut_salvage: bool = False
-    told: int = 0
+    steps_lost: int = 0
 
 
 def main() -> None:
@@ -82,42 +84,42 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=0.8, help="seconds until a kill")
     options = parser.parse_args()
     chance = random.Random(options.seed)
-    found = []
+    kills = []
     with tempfile.TemporaryDirectory(prefix="kill-survival-") as scratch:
         folder = Path(scratch)
         for number in range(options.kills - options.engines):
             twice = number % 3 == 2
-            found.append(kill_recorder(folder / "b", chance, options.longest, twice=twice))
+            kills.append(kill_recorder(folder / "b", chance, options.longest, twice=twice))
             shutil.rmtree(folder / "b", ignore_errors=True)
-            show(found[-1])
+            show(kills[-1])
         model = write_model("tiny-moe", folder / "model")
         for number in range(options.engines):
-            found.append(kill_engine(folder / "b", model, chance, tree=bool(number % 2)))
+            kills.append(kill_engine(folder / "b", model, chance, tree=bool(number % 2)))
             shutil.rmtree(folder / "b", ignore_errors=True)
-            show(found[-1])
-    summary(found)
-    bare = not all(map(any, zip(*(survived.flushed for survived in found), strict=True)))
-    sys.exit(bare or any(survived.faults for survived in found))
+            show(kills[-1])
+    summary(kills)
+    bare = not all(map(any, zip(*(survived.flushed for survived in kills), strict=True)))
+    sys.exit(bare or any(survived.faults for survived in kills))
 
 
 def show(survived: Survived) -> None:
     steps, kernels, engine = survived.flushed
     print(
-        f"{survived.what:26} after {survived.after_s:5.2f} s: {steps:5} steps, {kernels:6} "
+        f"{survived.target:26} after {survived.after_s:5.2f} s: {steps:5} steps, {kernels:6} "
         f"operators, {engine:4} iterations flushed; {'; '.join(survived.faults) or 'all kept'}",
         flush=True,
     )
 
 
-def summary(found: list[Survived]) -> None:
-    kinds = Counter(survived.what for survived in found)
-    sums = [sum(column) for column in zip(*(s.flushed for s in found), strict=True)]
-    faults = sum(bool(survived.faults) for survived in found)
-    print(f"\n{len(found)} kills: " + ", ".join(f"{n} x {what}" for what, n in kinds.items()))
+def summary(kills: list[Survived]) -> None:
+    kinds = Counter(survived.target for survived in kills)
+    sums = [sum(column) for column in zip(*(s.flushed for s in kills), strict=True)]
+    faults = sum(bool(survived.faults) for survived in kills)
+    print(f"\n{len(kills)} kills: " + ", ".join(f"{n} x {name}" for name, n in kinds.items()))
     print(f"flushed: {sums[0]} steps, {sums[1]} operators, {sums[2]} scheduler iterations")
-    print(f"pieces of which the kill let only a part through: {sum(s.cut_pieces for s in found)}")
-    print(f"salvages that were killed before they were done: {sum(s.cut_salvage for s in found)}")
-    print(f"steps that were recorded, not flushed, and told: {sum(s.told for s in found)}")
+    print(f"pieces of which the kill let only a part through: {sum(s.cut_pieces for s in kills)}")
+    print(f"salvages that were killed before they were done: {sum(s.cut_salvage for s in kills)}")
+    print(f"steps that were recorded, not flushed, and told: {sum(s.steps_lost for s in kills)}")
     print(
         f"kills with a flushed record lost, steps lost in silence, or an invalid bundle: {faults}"
     )
@@ -127,22 +129,24 @@ def kill_recorder(folder: Path, chance: random.Random, longest: float, *, twice:
     """Records without vLLM in a forked process and kills it."""
     import torch._dynamo.convert_frame  # noqa: F401 - torch's profiler does; once, not in each
 
-    ran = mmap.mmap(-1, 8)
+    counter = mmap.mmap(-1, 8)
     child = os.fork()
     if child == 0:
-        record_for_ever(folder, memoryview(ran).cast("q"))
+        record_for_ever(folder, memoryview(counter).cast("q"))
     wait_for(lambda: any(pieces_folder(folder).glob("rank0.facts.json")), 60)
     after = chance.uniform(0, longest)
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    done = memoryview(ran).cast("q")[0]
+    steps = memoryview(counter).cast("q")[0]
     if twice:
-        return checked("recorder, then salvage", folder, after, chance.uniform(0, 3), ran=done)
-    return checked("recorder", folder, after, ran=done)
+        return checked(
+            "recorder, then salvage", folder, after, chance.uniform(0, 3), steps_run=steps
+        )
+    return checked("recorder", folder, after, steps_run=steps)
 
 
-def record_for_ever(folder: Path, ran: Any) -> None:
+def record_for_ever(folder: Path, counter: Any) -> None:
     """The forked process: records until it is killed, and counts the steps that it has run."""
     from tests.profiler import fakes
     from tests.recorder import run
@@ -151,7 +155,7 @@ def record_for_ever(folder: Path, ran: Any) -> None:
 
     def counted(worker: Any, output: Any) -> int:
         answer = one_step(worker, output)
-        ran[0] += 1
+        counter[0] += 1
         return answer
 
     fakes.run = counted
@@ -204,11 +208,11 @@ def kill_engine(folder: Path, model: Path, chance: random.Random, *, tree: bool)
 
 
 def checked(
-    what: str,
+    target: str,
     folder: Path,
     after: float,
     interrupt_s: float | None = None,
-    ran: int | None = None,
+    steps_run: int | None = None,
 ) -> Survived:
     """Salvages and compares; first lets a salvage be killed, if that is wanted."""
     copy = shutil.copytree(pieces_folder(folder), folder.parent / "copy", dirs_exist_ok=True)
@@ -224,46 +228,53 @@ def checked(
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         cut = not (folder / META_FILE).exists()
-    result = compare(what, folder, Path(copy), after, ran)
+    result = compare(target, folder, Path(copy), after, steps_run)
     shutil.rmtree(copy)
     return replace(result, cut_salvage=cut)
 
 
-def compare(what: str, folder: Path, copy: Path, after: float, ran: int | None = None) -> Survived:
+def compare(
+    target: str, folder: Path, copy: Path, after: float, steps_run: int | None = None
+) -> Survived:
     """Makes the bundle if nobody has, and compares it with what had been flushed and had run."""
-    found = flushed_in(copy)
+    flushed = flushed_in(copy)
     faults: list[str] = []
     cut = 0
     lost: tuple[str, ...] = ()
     try:
         lost = salvage(folder).bundle.meta.lost
         cut = sum("its steps are missing" in line for line in lost)
-        faults += lacking(found, Bundle(folder))
+        faults += lacking(flushed, Bundle(folder))
         faults += (
             [] if salvage(folder).newly_assembled is False else ["a second salvage made it again"]
         )
-        if found.steps:
+        if flushed.steps:
             run_report(folder)
     except CommandError as error:
-        faults += [] if found.empty else [str(error)]
+        faults += [] if flushed.empty else [str(error)]
         lost = tuple(str(error).split(": ", 1)[1:])
     except subprocess.CalledProcessError as error:
         faults.append(f"report ended with {error.returncode}: {error.stderr[-300:]}")
-    told = sum(int(match[2]) for line in lost for match in TOLD.finditer(line))
-    kept = found.count()[0]
+    steps_lost = sum(int(match[2]) for line in lost for match in LOST_STEPS.finditer(line))
+    steps_in_bundle = flushed.count()[0]
     # Between the end of a step and the count of this benchmark lies an instant.
-    if ran is not None and kept + told not in (ran, ran + 1):
-        faults.append(f"{ran} steps ran, {kept} are kept and {told} told as lost")
+    if steps_run is not None and steps_in_bundle + steps_lost not in (steps_run, steps_run + 1):
+        faults.append(
+            f"{steps_run} steps ran, {steps_in_bundle} are kept and {steps_lost} told as lost"
+        )
     counted = read_counts(copy).get("rank0")
-    if ran is None and counted and kept + told != counted.recorded:
-        faults.append(f"{counted.recorded} steps were recorded, {kept} kept, {told} told as lost")
-    return Survived(what, after, found.count(), faults, cut, told=told)
+    if steps_run is None and counted and steps_in_bundle + steps_lost != counted.recorded:
+        faults.append(
+            f"{counted.recorded} steps were recorded, {steps_in_bundle} kept, "
+            f"{steps_lost} told as lost"
+        )
+    return Survived(target, after, flushed.count(), faults, cut, steps_lost=steps_lost)
 
 
 def run_report(folder: Path) -> None:
     argv = [sys.executable, "-m", "spark_prof.cli.main", "report", str(folder), "--format", "json"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
-    json.loads(done.stdout)
+    process = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    json.loads(process.stdout)
 
 
 def wait_for(condition: Any, seconds: float) -> None:

@@ -199,14 +199,14 @@ def _rows(table: str, step: _Step, numbers: np.ndarray, begun: np.ndarray, pid: 
         start, end, texts = zip(*step.ranges, strict=True)
         at = spread(start, begun)
         text = pa.array(texts).take(pa.array(np.tile(np.arange(len(texts)), len(numbers))))
-        found = {
+        columns = {
             "start": at, "end": spread(end, begun), "eventType": constant(59, at), "text": text,
             "globalTid": constant(owner | pid, at), "domainId": constant(0, at),
         }  # fmt: skip
     elif table == "CUPTI_ACTIVITY_KIND_RUNTIME":
         start, end, name = zip(*step.calls, strict=True)
         at = spread(start, begun)
-        found = {
+        columns = {
             "start": at, "end": spread(end, begun), "eventClass": constant(0, at),
             "globalTid": constant(owner | pid, at),
             "correlationId": spread(list(range(len(step.calls))), calls),
@@ -215,27 +215,29 @@ def _rows(table: str, step: _Step, numbers: np.ndarray, begun: np.ndarray, pid: 
     else:
         start, end, kind, call = zip(*step.kernels, strict=True)
         at = spread(start, begun)
-        found = {
+        columns = {
             "start": at, "end": spread(end, begun), "deviceId": constant(pid - 1000, at),
             "contextId": constant(1, at), "greenContextId": constant(0, at),
             "streamId": constant(7, at), "correlationId": spread(call, calls),
             "globalPid": constant(owner, at), "demangledName": repeat(kind) + len(_CALLS),
             "shortName": repeat(kind) + len(_CALLS), "mangledName": repeat(kind) + len(_CALLS),
         }  # fmt: skip
-        found |= dict.fromkeys(("launchType", "cacheConfig"), constant(1, at))
-        found |= dict.fromkeys(("registersPerThread", "blockX"), constant(128, at))
-        found |= dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), constant(1, at))
-        found |= dict.fromkeys(
+        columns |= dict.fromkeys(("launchType", "cacheConfig"), constant(1, at))
+        columns |= dict.fromkeys(("registersPerThread", "blockX"), constant(128, at))
+        columns |= dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), constant(1, at))
+        columns |= dict.fromkeys(
             ("staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread",
              "localMemoryTotal", "sharedMemoryExecuted", "sharedMemoryLimitConfig"),
             constant(0, at),
         )  # fmt: skip
-        found["gridId"] = spread(call, calls)
+        columns["gridId"] = spread(call, calls)
     names = [column.split()[0] for column in _TABLES[table].split(", ")]
     schema = {"text": pa.string(), "jsonText": pa.string(), "binaryData": pa.string()}
     return pa.table(
         {
-            name: found[name] if name in found else pa.nulls(len(at), schema.get(name, pa.int64()))
+            name: columns[name]
+            if name in columns
+            else pa.nulls(len(at), schema.get(name, pa.int64()))
             for name in names
         }
     )

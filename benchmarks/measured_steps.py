@@ -18,7 +18,7 @@ from spark_prof.ab.result import from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks/results/engine-steps-h200.json"
-WRITTEN = ROOT / "spark_prof/rules/measured_steps.json"
+STORED = ROOT / "spark_prof/rules/measured_steps.json"
 VLLM, TOKENS = "0.26.0", 1
 CAPABILITIES = {"NVIDIA H200": "9.0"}
 MODELS = {
@@ -44,7 +44,7 @@ def rows(stored: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if model not in MODELS or side == "stock":
             continue
         both = [sides[model, "stock"]["batches"], row["batches"]]
-        stock, own = (batches[str(TOKENS)] for batches in both)
+        stock, swapped = (batches[str(TOKENS)] for batches in both)
         yield {
             "model": model,
             **MODELS[model],
@@ -53,9 +53,9 @@ def rows(stored: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "capability": CAPABILITIES[row["gpu"]],
             "side": side,
             "kernel": dict(word.split("=") for word in side.split(","))["layer"],
-            "wall_ms": [round(stock["wall_ms"], 3), round(own["wall_ms"], 3)],
-            "device_ms": [round(stock["device_ms"], 3), round(own["device_ms"], 3)],
-            "kernels": [int(stock["kernels"]), int(own["kernels"])],
+            "wall_ms": [round(stock["wall_ms"], 3), round(swapped["wall_ms"], 3)],
+            "device_ms": [round(stock["device_ms"], 3), round(swapped["device_ms"], 3)],
+            "kernels": [int(stock["kernels"]), int(swapped["kernels"])],
             "vllm": VLLM,
         }
 
@@ -85,11 +85,11 @@ def ab_rows() -> Iterator[dict[str, Any]]:
         }
 
 
-def written() -> str:
+def file_text() -> str:
     """What the file has."""
-    found = [*ab_rows(), *rows(json.loads(RESULT.read_text()))]
-    return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in found) + "\n]\n"
+    stored = [*ab_rows(), *rows(json.loads(RESULT.read_text()))]
+    return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in stored) + "\n]\n"
 
 
 if __name__ == "__main__":
-    WRITTEN.write_text(written())
+    STORED.write_text(file_text())

@@ -45,16 +45,16 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("neighbours.py times kernels on an NVIDIA GPU: torch finds none", file=sys.stderr)
         return 2
-    found = {name: timed(layers(), options.repeats) for name, layers in COMPETITORS.items()}
-    names = sorted(set.intersection(*({*kernels} for _, kernels in found.values())))
+    times = {name: timed(layers(), options.repeats) for name, layers in COMPETITORS.items()}
+    names = sorted(set.intersection(*({*kernels} for _, kernels in times.values())))
     for name in names:
-        us = [kernels[name] for _, kernels in found.values()]
-        print(f"{name[:60]}: {told(us)}")
-    print(f"the whole graph: {told([graph for graph, _ in found.values()])}")
+        us = [kernels[name] for _, kernels in times.values()]
+        print(f"{name[:60]}: {times_text(us)}")
+    print(f"the whole graph: {times_text([graph for graph, _ in times.values()])}")
     return 0
 
 
-def told(us: list[float]) -> str:
+def times_text(us: list[float]) -> str:
     """The times of both, and what the second saves of the first."""
     behind = ", ".join(f"{t:.2f} us with {n}" for n, t in zip(COMPETITORS, us, strict=True))
     return f"{behind}, {us[0] / us[-1]:.2f} x"

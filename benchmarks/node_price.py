@@ -57,11 +57,11 @@ class Figure:
     bound_max: float | None = None  # the larger of both
 
 
-def figure(what: str, seconds: list[float], nodes: int, size: int = 0) -> Figure:
+def figure(name: str, seconds: list[float], nodes: int, size: int = 0) -> Figure:
     """The chain's time a node."""
     us = [1e6 * one / nodes for one in seconds]
     lower, _, upper = quantiles(us, n=4, method="inclusive")
-    return Figure(what, median(us), lower, upper, size)
+    return Figure(name, median(us), lower, upper, size)
 
 
 def show(one: Figure) -> None:
@@ -98,7 +98,7 @@ def small_chains(device: torch.device) -> Iterator[tuple[str, Callable[[], objec
     )
 
 
-def asked(dependent: bool) -> object:
+def driver_count(dependent: bool) -> object:
     """What `kernels bench` counts in a graph of ten: nine of them are behind an edge."""
     result = torch.zeros(1, dtype=torch.int32, device="cuda")
     graph = kept_graph()
@@ -153,8 +153,8 @@ def main() -> None:
     out = parser.parse_args().out
     device = torch.device("cuda", torch.cuda.current_device())
     name, versions = torch.cuda.get_device_name(device), f"torch {torch.__version__}"
-    taken = datetime.now(UTC).isoformat(timespec="seconds")
-    print(f"{name}, {versions}, CUDA {torch.version.cuda}, {taken}", flush=True)
+    time_utc = datetime.now(UTC).isoformat(timespec="seconds")
+    print(f"{name}, {versions}, CUDA {torch.version.cuda}, {time_utc}", flush=True)
     figures: list[Figure] = []
 
     def add(one: Figure) -> None:
@@ -179,10 +179,12 @@ def main() -> None:
         for dependent, us in prices.items():
             print(f"price of a node, {_start(dependent)}: {us:.3f} us, {300 * us:.1f} for 300")
         for dependent in (False, True):
-            print(f"what the driver tells of 10 nodes, {_start(dependent)}: {asked(dependent)}")
-        for what, node, dependent, size in small_chains(device):
+            print(
+                f"what the driver tells of 10 nodes, {_start(dependent)}: {driver_count(dependent)}"
+            )
+        for chain, node, dependent, size in small_chains(device):
             seconds, _ = longer_by(node, _SMALL, _REPEATS)
-            one = figure(what, seconds, _SMALL[1] - _SMALL[0], size)
+            one = figure(chain, seconds, _SMALL[1] - _SMALL[0], size)
             add(bounded(one, read, prices[dependent]))
         for one in streams(device, read, {**prices}):
             add(one)
@@ -192,7 +194,7 @@ def main() -> None:
     print(f"below max(bytes, price): {len(below_max)} {below_max}")
     print(f"the lowest price: {lowest:.3f} us")
     if out:
-        facts = {"gpu": name, "versions": versions, "taken": taken, "read": read,
+        facts = {"gpu": name, "versions": versions, "taken": time_utc, "read": read,
                  "serial_us": prices[False], "dependent_us": prices[True]}  # fmt: skip
         out.write_text(json.dumps(facts | {"figures": [asdict(one) for one in figures]}, indent=1))
 

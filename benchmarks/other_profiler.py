@@ -52,14 +52,14 @@ def main() -> None:
             time.sleep(10)
     results |= dict(collected(running))
     off = results.get("off:pp", [{}])[0]
-    what = "kernels" if off.get("kernels") else "operators"  # a CPU engine has no kernels
-    base = off.get(what, 0)
+    event_kind = "kernels" if off.get("kernels") else "operators"  # a CPU engine has no kernels
+    base = off.get(event_kind, 0)
     for order, events in results.items():
         print(order, end="")
         for event in events:
             text = ", ".join(f"{value} {name}" for name, value in event.items())
-            if base and what in event:
-                text += f" ({event[what] / base:.4f} x)"
+            if base and event_kind in event:
+                text += f" ({event[event_kind] / base:.4f} x)"
             print(f"  [{text}]", end="")
         print(flush=True)
 
@@ -127,7 +127,7 @@ def run_engine(options: argparse.Namespace) -> None:
         generate()
         llm.stop_profile()
         time.sleep(2)
-        events.append(seen([path for path in traces.rglob("*") if path not in before]))
+        events.append(event_counts([path for path in traces.rglob("*") if path not in before]))
     print(json.dumps(events), flush=True)
 
 
@@ -161,7 +161,7 @@ def recorded(generate: Any) -> int:
     return sum(len(bundle.frame("kernels", rank, ["name"])) for rank in bundle.ranks)
 
 
-def seen(files: list[Path]) -> dict[str, int]:
+def event_counts(files: list[Path]) -> dict[str, int]:
     """Kernels, operators and calls in these traces."""
     counts = {"kernels": 0, "calls": 0, "operators": 0}
     kinds = {"kernel": "kernels", "cuda_runtime": "calls", "cpu_op": "operators"}

@@ -45,7 +45,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 TOKENS = (1, 8, 16)
-ALIKE = 1.02
+AS_GOOD = 1.02
 """By how much longer a configuration may take that counts as as good as the best."""
 
 LATENCY_US = 0.84
@@ -139,7 +139,7 @@ class Prediction:
     in_flight: tuple[float, ...]  # bytes of a multiprocessor, by stream
     best_us: float
     best: Mapping[str, int]
-    alike: tuple[int, int]  # how many configurations are as good, and of how many
+    as_good: tuple[int, int]  # how many configurations are as good, and of how many
 
 
 def predict(
@@ -152,18 +152,20 @@ def predict(
         configs: those that were chosen for some shape of this kind and format by measurements.
     """
     gpu = facts_of("GB10")
-    there = replace(constants, efficiency=1.0)
+    gb10_constants = replace(constants, efficiency=1.0)
     config = default_of(cell.work, gpu)
     call = MeasuredCall(cell.work, config, cell.bytes, cell.weight_bytes, 1.0)
-    us = predicted(there, call, gpu)
-    low = predicted(scaled(there, FAST), call, gpu) / (1 + error)
-    high = predicted(scaled(there, SLOW), call, gpu) * (1 + error)
-    times = [(predicted(there, replace(call, config=other), gpu), other) for other in configs]
+    us = predicted(gb10_constants, call, gpu)
+    low = predicted(scaled(gb10_constants, FAST), call, gpu) / (1 + error)
+    high = predicted(scaled(gb10_constants, SLOW), call, gpu) * (1 + error)
+    times = [
+        (predicted(gb10_constants, replace(call, config=other), gpu), other) for other in configs
+    ]
     best_us, best = min(times, key=lambda pair: pair[0])
-    alike = sum(time <= best_us * ALIKE for time, _ in times)
+    as_good = sum(time <= best_us * AS_GOOD for time, _ in times)
     in_flight = tuple(stream.in_flight(gpu) for stream in streams_of(call))
     low = max(low, cell.bytes / _listed("GB10").memory_bandwidth.value * 1e6)
-    return Prediction(cell, us, low, high, in_flight, best_us, best, (alike, len(times)))
+    return Prediction(cell, us, low, high, in_flight, best_us, best, (as_good, len(times)))
 
 
 def default_of(work: TunedShape, gpu: GpuFacts) -> dict[str, int]:
@@ -214,7 +216,7 @@ def prediction_lines(rows: Sequence[Prediction]) -> Iterator[str]:
             f"{cell.label[:20]:20} {work_text(cell):46} {cell.weight_bytes / 1e6:6.1f} MB"
             f" {row.us:7.1f} us [{row.low:.1f}, {row.high:.1f}] {100 * share:3.0f} % of"
             f" {sheet / 1e9:.0f} GB/s, {flight} KB in flight; best {row.best_us:.1f} us ({best}),"
-            f" {row.alike[0]} of {row.alike[1]} within {100 * (ALIKE - 1):.0f} %"
+            f" {row.as_good[0]} of {row.as_good[1]} within {100 * (AS_GOOD - 1):.0f} %"
         )
 
 

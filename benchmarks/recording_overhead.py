@@ -85,15 +85,15 @@ def main() -> None:
     with memory["dormant"]:  # before anything was ever recorded
         stretch(llm, options.batch, options.tokens)
     for _ in range(options.stretches):
-        for backend, found in times.items():
+        for backend, durations in times.items():
             if backend == "dormant":
                 with Memory():  # looking costs the same in every stretch
-                    found.append(stretch(llm, options.batch, options.tokens))
+                    durations.append(stretch(llm, options.batch, options.tokens))
                 continue
             recording = Recording(backend)
             stretch(llm, options.batch, tokens=2)  # finds and marks the modules
             with memory[backend]:
-                found.append(stretch(llm, options.batch, options.tokens))
+                durations.append(stretch(llm, options.batch, options.tokens))
                 before = time.perf_counter()
                 pauses[backend].append(max(recording.stop(), default=0.0))
             if backend == kinds[0]:
@@ -103,9 +103,12 @@ def main() -> None:
     print(f"dormant     {base * 1e3:8.3f} ms per decode step, {quiet >> 20} MiB")
     for kind in kinds:
         middle = statistics.median(times[kind])
-        more = (memory[kind].largest - quiet) / (1 << 20)
+        growth_mib = (memory[kind].largest - quiet) / (1 << 20)
         paused = statistics.median(pauses[kind]) / options.tokens / base
-        print(f"{kind:10}  {middle * 1e3:8.3f} ms, {middle / base:.3f} x dormant, {more:+.0f} MiB;")
+        print(
+            f"{kind:10}  {middle * 1e3:8.3f} ms, {middle / base:.3f} x dormant, "
+            f"{growth_mib:+.0f} MiB;"
+        )
         pairs = [b / a for a, b in zip(times["dormant"], times[kind], strict=True)]
         low, middle, high = statistics.quantiles(pairs, n=4)
         print(f"{'':10}  beside the dormant one before {middle:.3f} x ({low:.3f} to {high:.3f});")
@@ -123,14 +126,14 @@ def soak(llm: Any, options: argparse.Namespace) -> None:
     """Prints how the engine's private memory grows while it is recorded, and after that."""
     before = private_bytes()
     recording = Recording("sampled")
-    steps, told = 0, [before]
+    steps, readings = 0, [before]
     while steps < options.soak:
         stretch(llm, options.batch, options.tokens)
         steps += options.tokens
         if steps // options.tokens % max(options.soak // options.tokens // 8, 1) == 0:
-            told.append(private_bytes())
+            readings.append(private_bytes())
     recording.stop()
-    grown = " ".join(f"{(value - before) / 1e6:+.0f}" for value in told)
+    grown = " ".join(f"{(value - before) / 1e6:+.0f}" for value in readings)
     print(f"{steps} steps recorded: private memory {grown} MB, at the end ", end="")
     print(f"{(private_bytes() - before) / 1e6:+.0f} MB", flush=True)
 
@@ -181,8 +184,8 @@ def compare_starts(pairs: int) -> None:
             name: json.loads(text.splitlines()[-1])["seconds"] for name, text in printed.items()
         }
         ratio = took["with"] / took["without"]
-        said = "compiles, not counted" if not number else f"{ratio:.3f} x"
-        print(f"with {took['with']:.1f} s, without {took['without']:.1f} s: {said}", flush=True)
+        outcome = "compiles, not counted" if not number else f"{ratio:.3f} x"
+        print(f"with {took['with']:.1f} s, without {took['without']:.1f} s: {outcome}", flush=True)
         if number:
             ratios.append(ratio)
     print(f"start with the plugin: {statistics.median(ratios):.3f} x without, median of {pairs}")
@@ -203,9 +206,9 @@ class Memory:
         self._thread.join()
 
     def _look(self) -> None:
-        found = recordable_among(psutil.Process())
+        processes = recordable_among(psutil.Process())
         while not self._end.wait(0.02):
-            total = sum(psutil.Process(process.pid).memory_info().rss for process in found)
+            total = sum(psutil.Process(process.pid).memory_info().rss for process in processes)
             self.largest = max(self.largest, total)
 
 

@@ -62,7 +62,7 @@ def main() -> int:
     print(f"report --format json, {options.kind}, 2 cores, "
           f"median of {options.runs} runs")  # fmt: skip
     print("   kernels   seconds  processor  memory MiB   reading only")
-    taken: dict[int, float] = {}
+    seconds_of: dict[int, float] = {}
     failed = False
     with tempfile.TemporaryDirectory() as temporary:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -81,13 +81,13 @@ def main() -> int:
             print(
                 f"{rows:10,}  {seconds:8.2f}  {busy:9.2f}  {memory / 2**20:10.0f}  {floor:9.2f} s"
             )
-            taken[millions] = seconds
+            seconds_of[millions] = seconds
             if millions == BAR_MILLIONS:
                 failed |= seconds > BAR_SECONDS or memory > BAR_MEMORY
             if not options.keep:
                 shutil.rmtree(folder)
-    for millions, seconds in taken.items():
-        if half := taken.get(millions // 2) if millions % 2 == 0 else None:
+    for millions, seconds in seconds_of.items():
+        if half := seconds_of.get(millions // 2) if millions % 2 == 0 else None:
             print(f"{millions // 2} to {millions} million: {seconds / half:.2f} times as long")
             failed |= seconds / half > BAR_DOUBLING
     return int(failed)
@@ -95,8 +95,10 @@ def main() -> int:
 
 def median_of(runs: int, command: list[str]) -> tuple[float, float, int]:
     """Median wall and processor time in seconds and peak memory in bytes of fresh processes."""
-    found = [measure(command) for _ in range(runs)]
-    seconds, busy, memory = (statistics.median(values) for values in zip(*found, strict=True))
+    measurements = [measure(command) for _ in range(runs)]
+    seconds, busy, memory = (
+        statistics.median(values) for values in zip(*measurements, strict=True)
+    )
     return seconds, busy, int(memory)
 
 
@@ -112,11 +114,11 @@ def measure(command: list[str]) -> tuple[float, float, int]:
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
-def make_bundle(capture: Bundle, folder: Path, kind: str, wanted: int) -> int:
+def make_bundle(capture: Bundle, folder: Path, kind: str, kernel_count: int) -> int:
     """Writes a bundle of at least so many kernels, and returns how many it has."""
     deep = kind != "graphs"
     one, modules = deep_step(capture, kind == "compiled") if deep else graph_step(capture)
-    count = -(-wanted // len(one))
+    count = -(-kernel_count // len(one))
     steps = capture.frame("steps", 0)
     step = steps[steps["phase"] == "decode"].iloc[len(steps) // 2]
     engine = capture.frame("engine", 0).set_index("key").loc[[step["key"]]].iloc[[0]].reset_index()
@@ -173,14 +175,16 @@ def deep_step(capture: Bundle, compiled: bool) -> tuple[pd.DataFrame, pd.DataFra
     inside = np.flatnonzero(step["layer"] == 1)
     outside = step["layer"] < 0
     before, after = outside & (step.index < inside[0]), outside & (step.index > inside[0])
-    own = modules[modules["layer"] == 1]
+    layer_modules = modules[modules["layer"] == 1]
     parts, paths = [step[before]], [modules[modules["layer"] < 0]]
     free = int(modules["module"].max()) + 1
     for layer in range(LAYERS):
-        renumbered = dict(zip(own["module"], range(free, free + len(own)), strict=True))
-        free += len(own)
-        copy = own.assign(layer=layer, module=list(renumbered.values()))
-        copy["path"] = own["path"].str.replace("layers.1", f"layers.{layer}", regex=False)
+        renumbered = dict(
+            zip(layer_modules["module"], range(free, free + len(layer_modules)), strict=True)
+        )
+        free += len(layer_modules)
+        copy = layer_modules.assign(layer=layer, module=list(renumbered.values()))
+        copy["path"] = layer_modules["path"].str.replace("layers.1", f"layers.{layer}", regex=False)
         paths.append(copy)
         rows = step.iloc[inside]
         parts.append(rows.assign(layer=layer, module=rows["module"].map(renumbered).fillna(-1)))

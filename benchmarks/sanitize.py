@@ -55,7 +55,7 @@ def main() -> int:
             for tool in options.tools
             for check in options.checks
         ]
-    return int(not all(found.result() for found in clean))
+    return int(not all(future.result() for future in clean))
 
 
 def run(tool: str, check: str, folder: Path, seconds: float) -> bool:
@@ -83,14 +83,14 @@ def run(tool: str, check: str, folder: Path, seconds: float) -> bool:
             ended = f", ended after {seconds:.0f} s"
     text = log.read_text(errors="replace")
     summaries = [int(count) for count in _SUMMARY.findall(text)]
-    found = max(summaries, default=0)
+    error_count = max(summaries, default=0)
     if tool == "initcheck":
-        found = sum(bool(_OURS.search(block)) for block in text.split("Uninitialized")[1:])
+        error_count = sum(bool(_OURS.search(block)) for block in text.split("Uninitialized")[1:])
     cases = _CASES.search(text)
-    what = f"{found} found" if summaries or found else "no summary"
-    told = " ".join(cases.group().split()) if cases else "cases not counted"
-    print(f"{tool} {check}: {what}; {told}{ended}", flush=True)
-    return not found
+    errors = f"{error_count} found" if summaries or error_count else "no summary"
+    case_count = " ".join(cases.group().split()) if cases else "cases not counted"
+    print(f"{tool} {check}: {errors}; {case_count}{ended}", flush=True)
+    return not error_count
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ def main() -> int:
     if options.engine:
         serve(options.engine, options.requests, options.at_once, Path(os.environ["SERVED_LOG"]))
         return 0
-    with tempfile.TemporaryDirectory() as made:
-        folder = options.keep or Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         model = write_model("tiny-dense", folder / "model")
         load_of = [f"--requests={options.requests}", f"--at-once={options.at_once}"]
@@ -88,17 +88,19 @@ def compare(bundle: Path, log: list[dict[str, Any]]) -> int:
     for number, step in enumerate(log):
         last = number + 1 == len(log) or not step["unfinished"] or number + 1 in apart
         end = step["updated"] if last else log[number + 1]["chosen"]
-        given = {name: count for name, count in step["given"].items() if name in step["decodes"]}
+        tokens_of = {
+            name: count for name, count in step["given"].items() if name in step["decodes"]
+        }
         waited = max(0.0, ready[number] - usual) if number in apart else 0.0
         waited_us += waited / 1e3
         if number not in left_out:
-            time_us += (end - step["chosen"] - waited) / 1e3 * len(given)
-            tokens += sum(given.values())
+            time_us += (end - step["chosen"] - waited) / 1e3 * len(tokens_of)
+            tokens += sum(tokens_of.values())
         for name, count in step["given"].items():
             requests.setdefault(name, []).append((step["updated"] / 1e3, count))
     truth = time_us / tokens
-    told = report.steps.token
-    assert told is not None
+    token = report.steps.token
+    assert token is not None
     rows = steps["decode_requests"].tolist()
     same = rows == [len(step["decodes"]) for step in log]
     print(f"requests that decode, step by step: {'equal' if same else 'NOT equal'}")
@@ -107,16 +109,17 @@ def compare(bundle: Path, log: list[dict[str, Any]]) -> int:
     told_us = float(steps["paused_ns"].sum()) / 1e3
     print(f"pauses for {len(apart)} pieces: {told_us:,.0f} us told, {waited_us:,.0f} us by the log")
     spans = [
-        (own[-1][0] - own[0][0], sum(n for _, n in own[1:])) for own in requests.values()
-        if len(own) > 1
+        (outputs[-1][0] - outputs[0][0], sum(n for _, n in outputs[1:]))
+        for outputs in requests.values()
+        if len(outputs) > 1
     ]  # fmt: skip
     per_request = sum(us for us, _ in spans) / sum(n for _, n in spans)
     print(f"from a request's first token to its last, pauses included: {per_request:,.1f} us")
-    print(f"token time: {told.token_us:,.1f} us told, {truth:,.1f} us by the scheduler's log: "
-          f"{told.token_us / truth:.4f} x")  # fmt: skip
-    alone = f"{told.decode_only_us:,.1f} us" if told.decode_only_us else "unknown"
-    print(f"of {told.steps} steps, {told.mixed} of them mixed; {alone} when nothing is read")
-    return 0 if abs(told.token_us / truth - 1) <= BAR and same else 1
+    print(f"token time: {token.token_us:,.1f} us told, {truth:,.1f} us by the scheduler's log: "
+          f"{token.token_us / truth:.4f} x")  # fmt: skip
+    alone = f"{token.decode_only_us:,.1f} us" if token.decode_only_us else "unknown"
+    print(f"of {token.steps} steps, {token.mixed} of them mixed; {alone} when nothing is read")
+    return 0 if abs(token.token_us / truth - 1) <= BAR and same else 1
 
 
 def serve(model: str, requests: int, at_once: int, log: Path) -> None:
@@ -145,13 +148,13 @@ def serve(model: str, requests: int, at_once: int, log: Path) -> None:
         while waiting and len(running) < at_once:
             name = waiting.pop(0)
             prompt = [chance.randrange(5, 200) for _ in range(chance.randrange(16, 90))]
-            wanted = SamplingParams(
+            sampling = SamplingParams(
                 max_tokens=chance.randrange(20, 70),
                 ignore_eos=True,
                 temperature=0,
                 detokenize=False,
             )
-            engine.add_request(name, {"prompt_token_ids": prompt}, wanted)
+            engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
             running[name] = 0
         for output in engine.step():
             name = output.request_id
@@ -169,27 +172,27 @@ def logs_of(scheduler: Any, runner: Any, rows: list[dict[str, Any]]) -> None:
     schedule, update = scheduler.schedule, scheduler.update_from_output
     begin = runner._update_states  # the first that a runner does with a batch
 
-    def chosen(self: Any, *args: Any, **more: Any) -> Any:
+    def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
         begun = time.time_ns()
-        known = {name: own.num_computed_tokens for name, own in self.requests.items()}
-        output = schedule(self, *args, **more)
+        computed = {name: request.num_computed_tokens for name, request in self.requests.items()}
+        output = schedule(self, *args, **kwargs)
         if output.total_num_scheduled_tokens:
             # One more token than is computed is known: that request generates.
             generates = [
                 name for name, count in output.num_scheduled_tokens.items()
                 if count == 1 and self.requests[name].num_output_tokens
-                and known[name] + 1 == self.requests[name].num_tokens
+                and computed[name] + 1 == self.requests[name].num_tokens
             ]  # fmt: skip
             lost = sorted(getattr(output, "preempted_req_ids", None) or ())
             rows.append({"chosen": begun, "decodes": generates, "preempted": lost})
         return output
 
-    def updated(self: Any, output: Any, *args: Any, **more: Any) -> Any:
-        before = {name: own.num_output_tokens for name, own in self.requests.items()}
-        own = dict(self.requests)
-        answer = update(self, output, *args, **more)
+    def updated(self: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+        before = {name: request.num_output_tokens for name, request in self.requests.items()}
+        requests = dict(self.requests)
+        answer = update(self, output, *args, **kwargs)
         if output.total_num_scheduled_tokens:
-            counts = {name: own[name].num_output_tokens - before[name] for name in before}
+            counts = {name: requests[name].num_output_tokens - before[name] for name in before}
             rows[-1] |= {
                 "updated": time.time_ns(),
                 "given": {name: count for name, count in counts.items() if count},
@@ -197,10 +200,10 @@ def logs_of(scheduler: Any, runner: Any, rows: list[dict[str, Any]]) -> None:
             }
         return answer
 
-    def begun(self: Any, output: Any, *args: Any, **more: Any) -> Any:
+    def begun(self: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
         if output.total_num_scheduled_tokens and rows:
             rows[-1]["begun"] = time.time_ns()
-        return begin(self, output, *args, **more)
+        return begin(self, output, *args, **kwargs)
 
     scheduler.schedule, scheduler.update_from_output = chosen, updated
     runner._update_states = begun

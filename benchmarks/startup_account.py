@@ -48,11 +48,11 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "demo.models", options.model, str(folder)],
                        check=True, stdout=subprocess.DEVNULL)  # fmt: skip
         bundle = options.out or Path(temporary, "bundle")
-        seen = watched_start(options, folder, bundle)
+        readings = watched_start(options, folder, bundle)
         if not (bundle / "meta.json").exists():
             print("nothing was recorded")
             return 2
-        return compare(bundle, seen)
+        return compare(bundle, readings)
 
 
 def engine(options: argparse.Namespace) -> None:
@@ -77,7 +77,7 @@ def watched_start(options: argparse.Namespace, folder: Path, bundle: Path) -> di
                str(options.memory), "--tensor-parallel", str(options.tensor_parallel)]  # fmt: skip
     recorder = [sys.executable, "-m", "spark_prof", "record", "--steps", "10", "--out", str(bundle)]
     before = gpu_memory()
-    seen: dict[str, Any] = {}
+    readings: dict[str, Any] = {}
     say(f"GPU memory in use before: {before or 'no NVML'}")
     child = subprocess.Popen([*recorder, "--", *program], stdout=subprocess.PIPE, text=True,
                              stderr=subprocess.STDOUT, errors="replace")  # fmt: skip
@@ -85,17 +85,22 @@ def watched_start(options: argparse.Namespace, folder: Path, bundle: Path) -> di
     beat.start()
     for line in child.stdout or ():
         say(line.rstrip()[:300])
-        if line.startswith("UP ") and not seen:
-            seen = json.loads(line[3:])
-            process = psutil.Process(seen["pid"])
-            seen["clock_s"] = seen["time"] - process.create_time()
-            seen["gpus"] = {uuid: used - before.get(uuid, 0) for uuid, used in gpu_memory().items()}
-            seen["rss"] = {
+        if line.startswith("UP ") and not readings:
+            readings = json.loads(line[3:])
+            process = psutil.Process(readings["pid"])
+            readings["clock_s"] = readings["time"] - process.create_time()
+            readings["gpus"] = {
+                uuid: used - before.get(uuid, 0) for uuid, used in gpu_memory().items()
+            }
+            readings["rss"] = {
                 one.pid: one.memory_info().rss for one in (process, *process.children(True))
             }
-            say(f"up after {seen['clock_s']:.1f} s; from outside: {seen['gpus']}, {seen['rss']}")
+            say(
+                f"up after {readings['clock_s']:.1f} s; from outside: {readings['gpus']}, "
+                f"{readings['rss']}"
+            )
     say(f"the recorder ended with {child.wait()}")
-    return seen
+    return readings
 
 
 def heartbeat(child: subprocess.Popen[str]) -> None:
@@ -111,7 +116,7 @@ def gpu_memory() -> dict[str, int]:
     return dict(devices_in_use())
 
 
-def compare(bundle: Path, seen: dict[str, Any]) -> int:
+def compare(bundle: Path, readings: dict[str, Any]) -> int:
     """Prints both accounts and how they agree with what was seen from outside."""
     import spark_prof
     from spark_prof.analyzers.startup.start_rows import MemoryAccount
@@ -130,30 +135,30 @@ def compare(bundle: Path, seen: dict[str, Any]) -> int:
     for row in report.startup.stages:
         say(f"{row.what or 'not named':60} {row.seconds:8.2f} s {row.share or 0:6.1%}")
     named_s = sum(row.seconds for row in report.startup.stages if row.id)
-    share = named_s / seen["clock_s"]
+    share = named_s / readings["clock_s"]
     ok &= share >= BAR
-    say(f"START: {named_s:.2f} s named of {seen['clock_s']:.2f} s by the clock: {share:.1%}")
+    say(f"START: {named_s:.2f} s named of {readings['clock_s']:.2f} s by the clock: {share:.1%}")
     for note in report.startup.notes:
         say(note)
 
-    def told(account: MemoryAccount) -> None:
+    def print_account(account: MemoryAccount) -> None:
         say(f"{account.of} memory, rank {account.rank}, by {account.source}:")
         for part in account.parts:
             say(f"  {part.what or 'not named':60} {part.bytes / GIB:8.3f} GiB {part.share:6.1%}")
         say(f"  {'together':60} {account.total / GIB:8.3f} GiB")
 
     for account in report.memory:
-        told(account)
+        print_account(account)
         named = sum(part.bytes for part in account.parts if part.id)
-        if account.of == "gpu" and any(seen["gpus"].values()):
-            outside = sorted(seen["gpus"].values(), reverse=True)
+        if account.of == "gpu" and any(readings["gpus"].values()):
+            outside = sorted(readings["gpus"].values(), reverse=True)
             rank = (account.rank or 0) if len(outside) > 1 else 0
             share = named / outside[min(rank, len(outside) - 1)]
             ok &= BAR <= share <= 2 - BAR
             say(f"MEMORY: {named / GIB:.3f} GiB named; NVML outside: {share:.1%}")
         elif account.of == "process":
             pid = next((s.pid for s in starts if s.process == f"rank{account.rank}"), 0)
-            outside_rss = seen["rss"].get(pid, 0)
+            outside_rss = readings["rss"].get(pid, 0)
             say(f"RSS: {named / GIB:.3f} GiB named of {account.total / GIB:.3f}; /proc outside: "
                 f"{outside_rss / GIB:.3f} GiB, {named / max(outside_rss, 1):.1%}")  # fmt: skip
     say("all accounts name at least 95 %" if ok else "an account names less than 95 %")

@@ -75,8 +75,8 @@ class WeightStream:
         """Blocks of a multiprocessor at a time: the compiler leaves registers for `min_blocks`."""
         threads = 32 * self.warps
         registers = min(limits.registers // (threads * self.min_blocks) // 8 * 8, _MOST_REGISTERS)
-        held = occupancy_of(limits, threads, registers, self.shared_bytes)
-        return held.blocks if held else 1
+        occupancy = occupancy_of(limits, threads, registers, self.shared_bytes)
+        return occupancy.blocks if occupancy else 1
 
     def in_flight(self, gpu: GpuFacts) -> float:
         """Bytes that a multiprocessor has asked for at a time."""
@@ -121,10 +121,10 @@ class TimeConstants:
             share = grid / gpu.multiprocessors
             uneven = math.ceil(share) / share if grid <= slots else 1.0
             units = stream.units_of_warp * turns
-            each = self.warp_unit * unit / self.unit + self.x * stream.waits_for_x
+            unit_us = self.warp_unit * unit / self.unit + self.x * stream.waits_for_x
             memory = stream.bytes / (self.efficiency * gpu.read) * 1e6
             issue = stream.blocks * stream.units / gpu.multiprocessors * uneven * unit
-            chain = max(units / stream.depth - 1, 0) * self.latency + units * each
+            chain = max(units / stream.depth - 1, 0) * self.latency + units * unit_us
             chain = (chain + turns * self.turn) * waves
             parts = (part**self.sharpness for part in (memory, issue, chain))
             total += sum(parts) ** (1 / self.sharpness) + self.wave * (waves - 1)
@@ -153,7 +153,9 @@ def _dense(call: MeasuredCall) -> WeightStream:
     )  # fmt: skip
 
 
-def _split_stream(call: MeasuredCall, rows: int, matrices: float = 1, **more: Any) -> WeightStream:
+def _split_stream(
+    call: MeasuredCall, rows: int, matrices: float = 1, **stream_fields: Any
+) -> WeightStream:
     """That of matrices whose stacks of 16 rows several warps of a block share, as `SPLIT` says."""
     config, units = call.config, -(-call.work.columns // UNIT_COLUMNS)
     at_once = config["warps"] // config["split"]
@@ -164,7 +166,7 @@ def _split_stream(call: MeasuredCall, rows: int, matrices: float = 1, **more: An
         warps=config["warps"],
         depth=config["depth"],
         min_blocks=config["min_blocks"],
-        **more,
+        **stream_fields,
     )
 
 

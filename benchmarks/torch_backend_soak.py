@@ -82,10 +82,10 @@ def main() -> None:
         print(f"{len(ends) + 1} pieces, {size_mb(settings.pieces):.0f} MB on disk")
         compare(idle, busy, ends)
         before = time.perf_counter()
-        kept = assemble(bundle, state="complete")
+        assembled = assemble(bundle, state="complete")
         took = time.perf_counter() - before
-        print(f"bundle: {size_mb(kept.path):.0f} MB, made in {took:.1f} s")
-        paused = kept.frame("steps", 0)["paused_ns"].to_numpy() / 1e6
+        print(f"bundle: {size_mb(assembled.path):.0f} MB, made in {took:.1f} s")
+        paused = assembled.frame("steps", 0)["paused_ns"].to_numpy() / 1e6
         counted = paused[paused > 0]
         if len(counted):
             middle, most, nearly = (np.percentile(counted, part) for part in (50, 90, 99))
@@ -126,10 +126,10 @@ def tokens(llm: Any, engine: psutil.Process, steps: int, request: int) -> Iterat
     from vllm import SamplingParams
 
     clock = Path(f"/proc/{engine.pid}/task/{engine.pid}/schedstat")
-    inner, done = llm.llm_engine, 0
-    while done < steps:
+    inner, count = llm.llm_engine, 0
+    while count < steps:
         sampling = SamplingParams(
-            max_tokens=min(request, steps - done),
+            max_tokens=min(request, steps - count),
             ignore_eos=True,
             detokenize=False,
             temperature=0,
@@ -137,22 +137,22 @@ def tokens(llm: Any, engine: psutil.Process, steps: int, request: int) -> Iterat
         inner.add_request(str(time.time_ns()), {"prompt_token_ids": [7] * PROMPT}, sampling)
         while inner.has_unfinished_requests():
             if inner.step():
-                done += 1
+                count += 1
                 yield Token(time.time_ns(), int(clock.read_text().split()[0]))
 
 
 def watched(llm: Any, engine: psutil.Process, options: argparse.Namespace) -> list[Token]:
     """The tokens of so many steps; prints the memory ten times meanwhile."""
     first = private_mb(engine)
-    found: list[Token] = []
-    said = [f"{first:.0f}"]
+    generated: list[Token] = []
+    memory_mb = [f"{first:.0f}"]
     for number, token in enumerate(tokens(llm, engine, options.steps, options.request), 1):
-        found.append(token)
+        generated.append(token)
         if number % max(1, options.steps // 10) == 0:
-            said.append(f"{private_mb(engine):.0f}")
-    print(f"  private memory, MB: {' '.join(said)}")
+            memory_mb.append(f"{private_mb(engine):.0f}")
+    print(f"  private memory, MB: {' '.join(memory_mb)}")
     print(f"  grown by {private_mb(engine) - first:+.1f} MB", flush=True)
-    return found
+    return generated
 
 
 def private_mb(process: psutil.Process) -> float:
@@ -182,32 +182,34 @@ def compare(idle: list[Token], busy: list[Token], ends: np.ndarray[Any, Any]) ->
         "between two tokens, ms            median     p90     p99     max | thread's, median  max"
     )
     gaps, used = apart(idle)
-    told("not recorded", gaps, used)
+    print_distribution("not recorded", gaps, used)
     gaps, used = apart(busy)
-    told("recorded, no piece written", gaps[~with_piece], used[~with_piece])
-    told("recorded, a piece written", gaps[with_piece], used[with_piece])
+    print_distribution("recorded, no piece written", gaps[~with_piece], used[~with_piece])
+    print_distribution("recorded, a piece written", gaps[with_piece], used[with_piece])
     usual, usually = np.median(gaps[~with_piece]), np.median(used[~with_piece])
-    told("  the pause: less the median", gaps[with_piece] - usual, used[with_piece] - usually)
+    print_distribution(
+        "  the pause: less the median", gaps[with_piece] - usual, used[with_piece] - usually
+    )
     pauses = gaps[with_piece] - usual
     print(f"{len(pauses)} pauses, {pauses.sum() / 1e3:.1f} s of {gaps.sum() / 1e3:.1f} s in all")
     print(f"of more than 50 ms: {int((pauses > 50).sum())}; by the thread's own time: "
           f"{int((used[with_piece] - usually > 50).sum())}")  # fmt: skip
 
 
-def apart(found: list[Token]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def apart(generated: list[Token]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Milliseconds from each token to the next, and what the engine's thread used of them."""
-    rows = np.array([(token.at_ns, token.processor_ns) for token in found])
+    rows = np.array([(token.at_ns, token.processor_ns) for token in generated])
     gaps, used = np.diff(rows, axis=0).T / 1e6
     return gaps, used
 
 
-def told(what: str, gaps: np.ndarray[Any, Any], used: np.ndarray[Any, Any]) -> None:
+def print_distribution(name: str, gaps: np.ndarray[Any, Any], used: np.ndarray[Any, Any]) -> None:
     """Prints one line of the distribution."""
     if not len(gaps):
-        print(f"{what:30} none")
+        print(f"{name:30} none")
         return
     middle, most, nearly = (np.percentile(gaps, part) for part in (50, 90, 99))
-    print(f"{what:30} {middle:9.2f} {most:7.2f} {nearly:7.2f} {gaps.max():7.1f} | "
+    print(f"{name:30} {middle:9.2f} {most:7.2f} {nearly:7.2f} {gaps.max():7.1f} | "
           f"{np.median(used):9.2f} {used.max():7.1f}")  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def main() -> int:
         model = str(write_model(name, Path(temporary) / name)) if name in MODELS else name
         paths = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
         os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-        more = shlex.split(options.options)
+        tune_options = shlex.split(options.options)
         command: tuple[str, ...]
         if options.model:
             command = (model, *DUMMY, "--compilation-config", GRAPHS)
@@ -100,34 +100,40 @@ def main() -> int:
             plugin = installed(Path(temporary) / "plugin")
             os.environ |= CPU | {"PYTHONPATH": f"{paths}:{plugin}"}
             command = (model, *TINY)
-            more += [f"--try={slot}={KERNELS}:{kernel}" for kernel, slot in PLANTED.items()]
-            more += ["--context", "16", "--gate-tokens", "8", "--skip=--no-enforce-eager"]
-            more += ["--skip=VLLM_CPU_ATTN_SPLIT_KV=0"]
+            tune_options += [f"--try={slot}={KERNELS}:{kernel}" for kernel, slot in PLANTED.items()]
+            tune_options += ["--context", "16", "--gate-tokens", "8", "--skip=--no-enforce-eager"]
+            tune_options += ["--skip=VLLM_CPU_ATTN_SPLIT_KV=0"]
         command = (*command, *shlex.split(options.engine))
         run = options.folder / "tune"
         if options.result:
             return int(not exhaustive(options, command, options.result, options.minutes))
         argv = [
             *(sys.executable, "-m", "spark_prof.cli.main", "tune", "--minutes", str(minutes)),
-            *("--batch-sizes", sizes, "-o", str(run), *more, "--", *command),
+            *("--batch-sizes", sizes, "-o", str(run), *tune_options, "--", *command),
         ]
         begun = time.monotonic()
         code = subprocess.run(argv, cwd=ROOT, check=False).returncode
         took = time.monotonic() - begun
-        good = list(told(took, minutes, code, run / "result.json", planted=not options.model))
+        good = list(
+            bars_reached(took, minutes, code, run / "result.json", planted=not options.model)
+        )
         if options.exhaustive and (run / "result.json").exists():
             good.append(exhaustive(options, command, run / "result.json"))
     return int(not all(good))
 
 
-def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -> Iterator[bool]:
+def bars_reached(
+    took: float, minutes: float, code: int, path: Path, *, planted: bool
+) -> Iterator[bool]:
     """Prints each bar with its figure; whether it is reached."""
-    kept = took <= 60 * minutes + SPARE_S
-    print(f"took {took:.0f} s of {60 * minutes:.0f}, exit code {code}{'' if kept else ' LATE'}")
-    yield kept and code == 0
+    in_time = took <= 60 * minutes + SPARE_S
+    print(f"took {took:.0f} s of {60 * minutes:.0f}, exit code {code}{'' if in_time else ' LATE'}")
+    yield in_time and code == 0
     if planted and path.exists():
         result = read_tune(path)
-        verdicts = {each.name.rpartition(":")[2]: each.verdict for each in result.tried}
+        verdicts = {
+            candidate.name.rpartition(":")[2]: candidate.verdict for candidate in result.tried
+        }
         print("planted:", {kernel: verdicts.get(kernel) for kernel in PLANTED})
         yield [kernel for kernel in PLANTED if verdicts.get(kernel) == "chosen"] == ["fast"]
 
@@ -139,21 +145,21 @@ def exhaustive(
 
     The combinations of most swaps come first, should the minutes be over before the last.
     """
-    result, what = read_tune(path), options.exhaustive or "all"
+    result, kinds = read_tune(path), options.exhaustive or "all"
     folder = options.folder / "exhaustive"
     folder.mkdir(parents=True, exist_ok=True)
     words = [w.name for w in result.tried if w.source and w.verdict not in OUT]
     swaps = [w for w in words if is_swap(w)]
-    wanted = TuneSettings(folder, minutes or 24 * 60.0, result.batch_sizes, result.context)
+    settings = TuneSettings(folder, minutes or 24 * 60.0, result.batch_sizes, result.context)
     journal = Journal(folder)
     if journal.path.exists():
         journal.read()
     subject = Subject(result.engine, result.batch_sizes, result.context, result.vllm, result.gpu)
     journal.begin(subject)
     gains: dict[Combination, float] = {}
-    with Engines(engine_command(command), wanted, journal, print) as engines:
+    with Engines(engine_command(command), settings, journal, print) as engines:
         measured = Measured(engines, journal)
-        if what != "options":
+        if kinds != "options":
             every = [c for n in range(1, len(swaps) + 1) for c in combinations(swaps, n) if fit(c)]
             layered = [c for c in every if not swaps_only(c)]
             every = [c for c in every if swaps_only(c)]
@@ -161,15 +167,15 @@ def exhaustive(
             if layered:
                 gains |= measured.by_starts([layered])
             gains |= measured.in_pairs(every[::-1], options.seconds)
-        if what != "swaps":
-            others = [w for w in words if not side_of((w,)).swaps]
-            print(f"exhaustive: {len(others)} alone and with tune's answer", flush=True)
+        if kinds != "swaps":
+            options_alone = [w for w in words if not side_of((w,)).swaps]
+            print(f"exhaustive: {len(options_alone)} alone and with tune's answer", flush=True)
             answer = tuple(result.answer)
-            groups = [[(w,), *([(*answer, w)] if fit((*answer, w)) else [])] for w in others]
+            groups = [[(w,), *([(*answer, w)] if fit((*answer, w)) else [])] for w in options_alone]
             gains |= measured.by_starts([[answer], *groups] if answer else groups)
-    for combination, value in sorted(gains.items(), key=lambda each: -each[1]):
+    for combination, value in sorted(gains.items(), key=lambda pair: -pair[1]):
         print(f"  {value:.4f} x {name_of(combination)}")
-    best = max(gains.items(), key=lambda each: each[1], default=((), 1.0))
+    best = max(gains.items(), key=lambda pair: pair[1], default=((), 1.0))
     same = [v for c, v in gains.items() if one_side(c) == one_side(result.answer)]
     confirmed = over_batches(result.times)
     value = same[0] if same else confirmed.value if confirmed else 1.0
@@ -191,7 +197,7 @@ class Measured:
         """Of swaps that can be switched between steps, in as few engines as hold them."""
         gains: dict[Combination, float] = {}
         for first in range(0, len(every), MOST_SIDES):
-            pairs = [Pair(each) for each in every[first : first + MOST_SIDES]]
+            pairs = [Pair(combination) for combination in every[first : first + MOST_SIDES]]
             with told_of_end():
                 for trial in self._engines.together(
                     "search", 0, pairs, (), seconds, self._engines.left
@@ -216,7 +222,7 @@ class Measured:
                         if us and all(us):
                             steps.setdefault(trial.combination, []).append(us)
         base = steps.pop(BASE, [])
-        return {c: typical(base) / typical(own) for c, own in steps.items() if base}
+        return {c: typical(base) / typical(swapped) for c, swapped in steps.items() if base}
 
 
 @contextmanager

@@ -67,23 +67,23 @@ def transfers(report: BenchReport, runs: Sequence[TuningRun]) -> Iterator[Transf
         yield Transfer(cell, name, us, best, best_us)
 
 
-def lines(found: Sequence[Transfer]) -> Iterator[str]:
+def lines(rows: Sequence[Transfer]) -> Iterator[str]:
     """Each piece of work, the largest loss first, then the mean."""
-    for each in sorted(found, key=lambda transfer: -transfer.loss):
+    for row in sorted(rows, key=lambda transfer: -transfer.loss):
         yield (
-            f"{work_text(each.cell):52} {each.us:8.2f} us {each.chosen:14}"
-            f" best {each.best_us:8.2f} us {each.best:14} {100 * (each.loss - 1):6.1f} %"
+            f"{work_text(row.cell):52} {row.us:8.2f} us {row.chosen:14}"
+            f" best {row.best_us:8.2f} us {row.best:14} {100 * (row.loss - 1):6.1f} %"
         )
-    if found:
-        worst = max(each.loss for each in found)
+    if rows:
+        worst = max(row.loss for row in rows)
         yield (
-            f"{len(found)} pieces of work: {100 * (mean_of(found) - 1):.1f} % lost on the geometric"
+            f"{len(rows)} pieces of work: {100 * (mean_of(rows) - 1):.1f} % lost on the geometric"
             f" mean, {100 * (worst - 1):.1f} % at most"
         )
 
 
-def mean_of(found: Sequence[Transfer]) -> float:
-    return geometric_mean(each.loss for each in found) if found else math.nan
+def mean_of(rows: Sequence[Transfer]) -> float:
+    return geometric_mean(row.loss for row in rows) if rows else math.nan
 
 
 def main() -> int:
@@ -113,15 +113,15 @@ def main() -> int:
             models=options.models, tokens=options.tokens, formats=options.formats,
             seconds=options.seconds, seconds_each=0.05, tune=True, runs=runs,
         )  # fmt: skip
-        for each in run(request, device):
-            report.add(each)
+        for cell in run(request, device):
+            report.add(cell)
             write_report(report, options.result)
-    found = list(transfers(report, runs))
-    measured_on = ", ".join(dict.fromkeys(each.machine for each in runs))
+    losses = list(transfers(report, runs))
+    measured_on = ", ".join(dict.fromkeys(run_.machine for run_ in runs))
     print(*machine_lines(report.machine, report.ceilings), sep="\n")
     print(f"by measurements on {measured_on}")
-    print(*lines(found), sep="\n")
-    return int(mean_of(found) > 1 + options.most / 100)
+    print(*lines(losses), sep="\n")
+    return int(mean_of(losses) > 1 + options.most / 100)
 
 
 if __name__ == "__main__":

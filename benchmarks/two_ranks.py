@@ -29,10 +29,10 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
-PROVEN, KNOWN = 0.95, 0.99
+LEAST_PROVEN, LEAST_WITH_OWNER = 0.95, 0.99
 """The least shares of the time that are proven, and proven or derived."""
 
-_SHOWN = 40  # lines of what is wrong, a rank and batch
+_MOST_LINES = 40  # lines of what is wrong, a rank and batch
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,11 @@ class RankResult:
     def good(self) -> bool:
         """Whether it meets the bars, as far as it was compared."""
         proven = self.shares["proven"]
-        return not self.wrong and proven >= PROVEN and proven + self.shares["derived"] >= KNOWN
+        return (
+            not self.wrong
+            and proven >= LEAST_PROVEN
+            and proven + self.shares["derived"] >= LEAST_WITH_OWNER
+        )
 
 
 def batches_of(bundle: Bundle, rank: int) -> dict[int, int]:
@@ -71,21 +75,23 @@ def decode_rows(bundle: Bundle, rank: int, batch: int) -> pd.DataFrame:
     """The kernels of all decode steps of that batch size as a report has them."""
     placed = with_known_layers(bundle, rank, place_kernels(bundle, rank))
     steps = bundle.frame("steps", rank, ["step", "phase", "decode_requests"])
-    wanted = steps[(steps["phase"].astype(str) == "decode") & (steps["decode_requests"] == batch)][
-        "step"
-    ]
-    rows = placed[placed["step"].isin(wanted) & ~placed["kind"].astype(str).isin(COPIES)]
+    decode_steps = steps[
+        (steps["phase"].astype(str) == "decode") & (steps["decode_requests"] == batch)
+    ]["step"]
+    rows = placed[placed["step"].isin(decode_steps) & ~placed["kind"].astype(str).isin(COPIES)]
     return rows.assign(ns=rows["end_ns"] - rows["start_ns"])
 
 
 def shares_of(rows: pd.DataFrame) -> dict[str, float]:
     """The shares of the time by class of basis; what is known but in no place is unknown."""
     whole = float(rows["ns"].sum()) or 1.0
-    own = {name: rows["basis"].isin(bases) for name, bases in BASIS_CLASSES.items()}
+    in_class = {name: rows["basis"].isin(bases) for name, bases in BASIS_CLASSES.items()}
     placed = rows["placed"].astype(bool)
-    found = {name: own[name] & placed for name in ("proven", "derived")}
-    found["guessed"] = own["guessed"]
-    share = {name: float(rows.loc[chosen, "ns"].sum()) / whole for name, chosen in found.items()}
+    chosen_rows = {name: in_class[name] & placed for name in ("proven", "derived")}
+    chosen_rows["guessed"] = in_class["guessed"]
+    share = {
+        name: float(rows.loc[chosen, "ns"].sum()) / whole for name, chosen in chosen_rows.items()
+    }
     return share | {"unknown": max(0.0, 1.0 - sum(share.values()))}
 
 
@@ -115,8 +121,8 @@ def check(default: Bundle, eager: Bundle | None, rank: int, batch: int, steps: i
     rows = decode_rows(default, rank, batch)
     whole = float(rows["ns"].sum()) or 1.0
     exchanged = rows["component"].astype(str) == "collective"
-    known = rows["basis"].isin([*BASIS_CLASSES["proven"], *BASIS_CLASSES["derived"]])
-    layers = set(rows.loc[known & (rows["layer"] >= 0), "layer"].tolist())
+    has_owner = rows["basis"].isin([*BASIS_CLASSES["proven"], *BASIS_CLASSES["derived"]])
+    layers = set(rows.loc[has_owner & (rows["layer"] >= 0), "layer"].tolist())
     step = decode_step(default, batch, rank)
     result = RankResult(
         rank=rank,
@@ -137,28 +143,28 @@ def check(default: Bundle, eager: Bundle | None, rank: int, batch: int, steps: i
         return replace(result, remark=remark or "no eager recording of this rank")
     compared = compare(truth, step, max(layers, default=-1) + 1)
     exchanges, wrong, why = collectives_apart(truth, step)
-    told = dict.fromkeys([*compared.wrong, *wrong])
+    wrong_lines = dict.fromkeys([*compared.wrong, *wrong])
     return replace(
         result,
         compared=compared.compared,
         compared_collectives=exchanges,
-        wrong=tuple(told),
+        wrong=tuple(wrong_lines),
         remark=why,
     )
 
 
 def check_all(default: Bundle, eager: Bundle | None, batch: int | None) -> list[RankResult]:
     """All ranks at all batch sizes, or at that one."""
-    found = []
+    results = []
     for rank in default.ranks:
         truth = eager if eager is not None and rank in eager.ranks else None
         for size, steps in sorted(batches_of(default, rank).items()):
             if batch in (None, size):
-                found.append(check(default, truth, rank, size, steps))
-    return found
+                results.append(check(default, truth, rank, size, steps))
+    return results
 
 
-def told(results: Sequence[RankResult]) -> str:
+def table_text(results: Sequence[RankResult]) -> str:
     """The results as lines."""
     lines = ["rank batch steps kernels  proven derived guessed unknown  layers collectives compared"
              " wrong"]  # fmt: skip
@@ -170,9 +176,9 @@ def told(results: Sequence[RankResult]) -> str:
             f"{'' if r.good else '  MISSED'}"
         )
         lines += [f"     {r.remark}"] if r.remark else []
-        lines += [f"     wrong: {line}" for line in r.wrong[:_SHOWN]]
-        if len(r.wrong) > _SHOWN:
-            lines.append(f"     and {len(r.wrong) - _SHOWN} more")
+        lines += [f"     wrong: {line}" for line in r.wrong[:_MOST_LINES]]
+        if len(r.wrong) > _MOST_LINES:
+            lines.append(f"     and {len(r.wrong) - _MOST_LINES} more")
     return "\n".join(lines)
 
 
@@ -183,27 +189,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("eager", nargs="?", help="recording of the same with --enforce-eager")
     parser.add_argument("--batch", type=int, help="this batch size alone")
     parser.add_argument("--json", type=Path, help="writes the results there as well")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        with opened(given.default) as default:
-            if given.eager:
-                with opened(given.eager) as eager:
-                    results = check_all(default, eager, given.batch)
+        with opened(options.default) as default:
+            if options.eager:
+                with opened(options.eager) as eager:
+                    results = check_all(default, eager, options.batch)
             else:
-                results = check_all(default, None, given.batch)
+                results = check_all(default, None, options.batch)
     except CommandError as error:
         print(f"two_ranks: {error}", file=sys.stderr)
         return 2
     if not results:
         print("two_ranks: no decode step was recorded", file=sys.stderr)
         return 2
-    print(told(results))
+    print(table_text(results))
     compared = {r.rank for r in results if r.compared}
-    alone = {r.rank for r in results} - compared if given.eager else set()
+    alone = {r.rank for r in results} - compared if options.eager else set()
     if alone:
         print(f"nothing of rank {', '.join(map(str, sorted(alone)))} could be compared")
-    if given.json:
-        given.json.write_text(json.dumps([asdict(r) | {"good": r.good} for r in results], indent=1))
+    if options.json:
+        options.json.write_text(
+            json.dumps([asdict(r) | {"good": r.good} for r in results], indent=1)
+        )
     return 0 if all(r.good for r in results) and not alone else 1
 
 

@@ -173,7 +173,7 @@ SHAPES: tuple[SecretShape, ...] = (
           "-----BEGIN PUBLIC KEY-----", _D),
 )  # fmt: skip
 
-_MORE = (
+_ENDINGS = (
     r"(?:_(?:values?|string|text|b64|base64|hash|old|new|prod|production|dev|staging|test|read|"
     r"write|primary|secondary|backup|default|json|data|[0-9]+))?[0-9]*"
 )
@@ -197,14 +197,14 @@ PASSES_OF = (
 """A pass of one of these is a password; others are passes of a compiler or a model."""
 
 NAMES: tuple[Name, ...] = (
-    Name(rf"(?:passwords?|passwd|passphrases?|passcodes?){_MORE}",
+    Name(rf"(?:passwords?|passwd|passphrases?|passcodes?){_ENDINGS}",
          ("PGPASSWORD", "--ssl-keyfile-password", "db_password_2", "passwords", "KEY_PASSPHRASE",
           "userPasswd", "passcode", "passphrases"),
          ("password_file", "password_policy", "passphrase_prompt")),
-    Name(rf"_pwd{_MORE}", ("MYSQL_PWD", "db_pwd"), ("OLDPWD", "pwdx")),
+    Name(rf"_pwd{_ENDINGS}", ("MYSQL_PWD", "db_pwd"), ("OLDPWD", "pwdx")),
     Name(r"^(?!(?:old|get|s)?pwd)[a-z0-9]+pwd", ("MYPWD", "DBPWD"), ("OLDPWD", "mypwd"),
          where="variable"),
-    Name(rf"(?:^|_)pat{_MORE}", ("GH_PAT", "AZURE_DEVOPS_EXT_PAT"), ("gh_pat", "PATH"),
+    Name(rf"(?:^|_)pat{_ENDINGS}", ("GH_PAT", "AZURE_DEVOPS_EXT_PAT"), ("gh_pat", "PATH"),
          where="variable"),
     Name(r"^(?:sas|pin|totp|salt|login)|_(?:sas|salt|signing|dsn)|(?:otp|totp|hmac)_seed",
          ("SAS", "AZURE_STORAGE_SAS", "PIN", "TOTP", "JWT_SIGNING", "OTP_SEED", "SENTRY_DSN"),
@@ -214,29 +214,29 @@ NAMES: tuple[Name, ...] = (
           "signoz-ingestion-key"), ("headers", "otlp_endpoint")),
     Name(r"client_key_data", ("client-key-data",), ("client-certificate-data",)),
     Name(r"kaggle_key|s3_?secret", ("kaggle_key", "s3secret"), ("kaggle",)),
-    Name(rf"(?:^|_)(?:pw|^pwd){_MORE}", ("PW", "user_pw", "pwd", "Pwd"), ("pwx", "max_power"),
+    Name(rf"(?:^|_)(?:pw|^pwd){_ENDINGS}", ("PW", "user_pw", "pwd", "Pwd"), ("pwx", "max_power"),
          weak=True),
-    Name(rf"(?:^|_)(?:{PASSES_OF})_?pass{_MORE}",
+    Name(rf"(?:^|_)(?:{PASSES_OF})_?pass{_ENDINGS}",
          ("DB_PASS", "smtp_pass", "storepass", "my_db_pass"),
          ("forward_pass", "fusion_pass", "compass")),
     Name(r"^pass", ("--pass", "PASS"), ("pass_config", "bypass"), weak=True),
-    Name(rf"_pass{_MORE}", ("GRAFANA_PASS", "VAULT_PASS_1"),
+    Name(rf"_pass{_ENDINGS}", ("GRAFANA_PASS", "VAULT_PASS_1"),
          ("FORWARD_PASS", "FUSION_PASS", "grafana_pass"), where="variable"),
-    Name(rf"(?:^|_)[a-z0-9]*secrets?(?:_(?:access_)?key)?{_MORE}",
+    Name(rf"(?:^|_)[a-z0-9]*secrets?(?:_(?:access_)?key)?{_ENDINGS}",
          ("AWS_SECRET_ACCESS_KEY", "clientSecret", "secret", "CLIENT_SECRETS", "appsecret",
           "django_secret_key"),
          ("secret_name", "secretary", "secrets_dir")),
-    Name(rf"(?:^|_)(?:{KEYS_OF})_?keys?{_MORE}",
+    Name(rf"(?:^|_)(?:{KEYS_OF})_?keys?{_ENDINGS}",
          ("--api-key", "VLLM_API_KEY", "apiKey", "AccountKey", "X-Api-Key", "api_keys", "APIKEY",
           "SharedAccessKey", "s3_key", "openai_key_prod"),
          ("num_key_value_heads", "cache_key", "public_key", "monkey", "api_key_file")),
-    Name(rf"_keys?{_MORE}", ("GRAFANA_CLOUD_KEY", "MY_KEY", "STORAGE_KEYS"),
+    Name(rf"_keys?{_ENDINGS}", ("GRAFANA_CLOUD_KEY", "MY_KEY", "STORAGE_KEYS"),
          ("CACHE_KEY", "PUBLIC_KEY", "SORT_KEY", "TYPE_KEY", "my_key"), weak=True,
          where="variable"),
     Name(r"access_?key_?id|google_?access_?id",
          ("AWS_ACCESS_KEY_ID", "accessKeyId", "AWSAccessKeyId", "GoogleAccessId"),
          ("key_id", "access_id_list")),
-    Name(rf"(?:^|_)[a-z0-9]*token{_MORE}",
+    Name(rf"(?:^|_)[a-z0-9]*token{_ENDINGS}",
          ("HF_TOKEN", "hf-token", "HUGGING_FACE_HUB_TOKEN", "AWS_SESSION_TOKEN", "authToken",
           "token", "ACCESSTOKEN", "X-Amz-Security-Token", "CI_JOB_TOKEN", "token_value"),
          ("eos_token", "bos_token_id", "tokenizer", "time_to_first_token", "token_budget",
@@ -252,7 +252,7 @@ NAMES: tuple[Name, ...] = (
          ("oauth_url", "author", "auth_type", "no_auth"), weak=True),
     Name(r"(?:^|_)authori[sz]ation", ("Authorization", "Proxy-Authorization", "authorisation"),
          ("authorization_url", "authorized")),
-    Name(rf"(?:^|_)(?:credentials?|creds?){_MORE}",
+    Name(rf"(?:^|_)(?:credentials?|creds?){_ENDINGS}",
          ("credentials", "--creds", "X-Amz-Credential", "AWS_CREDENTIALS", "cred"),
          ("credential_provider", "accredited"), weak=True),
     Name(r"(?:^|_)cookies?", ("Cookie", "Set-Cookie", "cookies"),

@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[1] / "spark_prof"
 
 SENTENCES = frozenset({
     "advice", "basis", "because", "cause", "checkpoint", "conflict", "conflicts", "effect",
-    "evidence", "executed", "execution", "explanation", "failed", "failure", "fix", "intro", "lost",
-    "measured", "message", "missing", "note", "notes", "peak_source", "reason", "reasons",
-    "recorded_as", "remedy", "said", "says", "scheme", "sentence", "text", "title", "told",
-    "verdict", "what", "why",
+    "evidence", "executed", "execution", "explanation", "failed", "failure", "fault", "fix",
+    "intro", "lost", "measured", "message", "missing", "note", "notes", "peak_source", "reason",
+    "reasons", "recorded_as", "remedy", "said", "says", "scheme", "sentence", "text", "title",
+    "told", "verdict", "what", "why",
 })  # fmt: skip
 """Names of fields that hold sentences and labels of this program."""
 LISTS = frozenset({"conflicts", "evidence", "lost", "missing", "notes", "reasons"})
@@ -47,8 +47,6 @@ READ = {
     # One of a few words, as its type has them.
     "dashboards/compare_answer.py": {"outcome.basis"},
     "dashboards/compare_report.py": {"outcome.basis"},
-    # A module's path in the model.
-    "analyzers/roofline/weight_bytes.py": {"self.what"},
     # The path of a copy that is gone, in whatever a reader said.
     "traces/resolve.py": {"str(error)"},
     # A title is broken at its words.

@@ -69,7 +69,7 @@ _UNRELATED = 0.5
 
 @dataclass(frozen=True)
 class Depth:
-    """What a model does to rounding errors."""
+    """What decides how far rounding errors grow in a model."""
 
     layers: int  # decoder layers
     routed: bool  # some of them choose experts
@@ -174,18 +174,18 @@ class Text:
     error: float  # standard error of the difference of both
 
     @property
-    def more(self) -> float:
+    def extra_nats(self) -> float:
         """How much more they cost on side b, nats a token."""
         return self.loss_b - self.loss_a
 
     @property
     def perplexity_a(self) -> float:
-        """Of side a."""
+        """Perplexity of the text on side a."""
         return math.exp(min(self.loss_a, _MOST_NATS))
 
     @property
     def perplexity_b(self) -> float:
-        """Of side b."""
+        """Perplexity of the text on side b."""
         return math.exp(min(self.loss_b, _MOST_NATS))
 
 
@@ -379,9 +379,9 @@ def _failures(
     # The variance of a change of logits is twice the divergence, which is what a token costs more
     # where a model is as sure as it is right.
     allowed = bounds.kl_mean + _STANDARD_ERRORS * math.sqrt(2 * bounds.kl_mean / max(1, sound))
-    if (text := figures.text) and text.more > allowed:
+    if (text := figures.text) and text.extra_nats > allowed:
         lines.append(
-            f"a token of the text costs {text.more:.3g} nats more on side b (perplexity "
+            f"a token of the text costs {text.extra_nats:.3g} nats more on side b (perplexity "
             f"{text.perplexity_a:.4g} to {text.perplexity_b:.4g}); at most {allowed:.3g} is allowed"
         )
     return tuple(lines)
@@ -424,8 +424,8 @@ def _notes(bits: Bits, figures: LogitFigures | None, layers: Sequence[LayerError
         if text := figures.text:
             notes.append(
                 f"perplexity of the text: {text.perplexity_a:.4g} on side a, "
-                f"{text.perplexity_b:.4g} on side b ({text.more:+.2g} nats a token, standard error "
-                f"{text.error:.2g})"
+                f"{text.perplexity_b:.4g} on side b ({text.extra_nats:+.2g} nats a token, "
+                f"standard error {text.error:.2g})"
             )
     if bits == "kept" and not layers:
         notes.append("no layer was compared alone, so that small errors of a few are not seen")

@@ -55,7 +55,7 @@ from spark_prof.profiler.facts import execution_of, nvml_gpu, processor
 
 
 def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
-    """What `Facts` says of an engine."""
+    """The `Facts` of a loaded engine."""
     from vllm.platforms import current_platform as platform
 
     gpu = bool(platform.is_cuda())
@@ -315,7 +315,7 @@ class _Session:
         return RankAnswers(rows)
 
     def _tokens(self, path: str) -> list[int]:
-        """Of a text, by the model's tokenizer."""
+        """The tokens of a text file, by the model's tokenizer."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

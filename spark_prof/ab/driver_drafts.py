@@ -54,7 +54,7 @@ def with_drafts(
 
 
 def drafting_of(config: Any) -> dict[str, Any]:
-    """What `Facts` says of an engine's drafter."""
+    """The part of `Facts` about an engine's drafter."""
     drafter = getattr(config, "speculative_config", None)
     if drafter is None:
         return {}

@@ -89,9 +89,9 @@ _Kind = TypeVar("_Kind", bound=Answer)
 class EngineError(CommandError):
     """That an engine failed, ended or fell silent, and where its log is."""
 
-    def __init__(self, what: str, log: Path, way_out: str = "") -> None:
-        super().__init__("; ".join(filter(None, (what, f"its log is {log}", way_out))))
-        self.what = what
+    def __init__(self, fault: str, log: Path, way_out: str = "") -> None:
+        super().__init__("; ".join(filter(None, (fault, f"its log is {log}", way_out))))
+        self.fault = fault
 
 
 class Engine:

@@ -43,7 +43,7 @@ def refuse_at_once(command: EngineCommand, sides: Sequence[Side]) -> None:
 def loading(
     loads: Sequence[Callable[[], Facts]], *, at_once: bool
 ) -> Iterator[list[Callable[[], Facts]]]:
-    """What gives the facts of each engine, once that has loaded.
+    """Functions that return the facts of each engine, once it has loaded.
 
     At once all load now, a thread each; else each loads when it is asked for. Threads end with
     their engines, whose questions then fail.

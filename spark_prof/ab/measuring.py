@@ -36,7 +36,7 @@ _CACHE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class MeasuredShape:
-    """What steps are timed."""
+    """The kind of steps that are timed: batch size, context and prompt's length."""
 
     phase: Literal["decode", "prefill"]  # of the steps
     requests: int
@@ -44,7 +44,7 @@ class MeasuredShape:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The shape in words, as messages and tables have it."""
         if self.phase == "prefill":
             return f"prefill of {self.prompt_tokens} tokens"
         where = "" if self.prompt_tokens == USUAL_CONTEXT else f", context {self.prompt_tokens}"
@@ -73,7 +73,7 @@ def impossible_by_options(shape: MeasuredShape, arguments: Sequence[str]) -> str
 
 
 def _beyond(shape: MeasuredShape, longest: float, most_requests: float, most_tokens: float) -> str:
-    """Which limit of an engine is too low for such steps."""
+    """Which limit of an engine is too low for steps of that shape; empty if none is."""
     if (needed := _longest_request(shape)) > longest:
         return (
             f"{shape.words} needs requests of {needed} tokens; this engine takes "

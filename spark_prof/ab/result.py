@@ -258,7 +258,7 @@ def decoded(text: bytes, kind: type[Kind], command: str, source: str) -> Kind:
 
 
 def text_of(path: Path) -> bytes:
-    """What a file of results holds, bounded."""
+    """The content of a file of results, up to the largest size that is read."""
     with os_errors(f"cannot read {path}"), path.open("rb") as file:
         return file.read(_LARGEST_FILE)
 
@@ -370,7 +370,7 @@ def has_random_weights(result: AbOutcome) -> bool:
 
 
 def outcome_of(result: AbOutcome) -> Outcome:
-    """What a result says of side b."""
+    """The outcome of an A/B for side b."""
     if any(not gate.verdict.passed for gate in result.gates):
         return "gate failed"
     if _none_live(result):

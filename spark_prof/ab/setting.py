@@ -53,7 +53,7 @@ class Keeper(Generic[RunResult]):
 
     def add(self, **parts: tuple[Any, ...]) -> None:
         """Appends to the parts of the result that these are named like."""
-        self.set(**{name: getattr(self.result, name) + more for name, more in parts.items()})
+        self.set(**{name: getattr(self.result, name) + values for name, values in parts.items()})
 
     def set(self, **parts: Any) -> None:
         """Replaces parts of the result; secrets in them are hidden."""
@@ -109,7 +109,7 @@ class Options:
 
     @property
     def shapes(self) -> tuple[MeasuredShape, ...]:
-        """What is measured, decoding first."""
+        """The shapes that are measured, those of decode steps first."""
         decode = (
             MeasuredShape("decode", size, context)
             for context in sorted(self.contexts)
@@ -121,7 +121,7 @@ class Options:
 
 @dataclass(frozen=True)
 class AbRun:
-    """One run."""
+    """One A/B: the engine's command, both sides and what to measure."""
 
     command: EngineCommand  # the engine, without what the sides add
     a: Side  # the side that is compared with
@@ -132,7 +132,7 @@ class AbRun:
 
     @property
     def shapes(self) -> tuple[MeasuredShape, ...]:
-        """What is measured, decoding first."""
+        """The shapes that are measured, those of decode steps first."""
         return self.options.shapes
 
     def engine(self, side: Side, swaps: SwapSettings, log: str) -> Engine:

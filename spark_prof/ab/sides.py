@@ -207,10 +207,10 @@ def _swap(word: str) -> str:
     if colon and (path.endswith(".py") or "/" in path):
         return f"{swap.slot}={checked_file(Path(path), function)}"
     option = OPTION_OF_SLOT.get(swap.slot)
-    more = f", a backend of vLLM's {option} ({', '.join(BACKENDS[option])})" if option else ""
+    backends = f", a backend of vLLM's {option} ({', '.join(BACKENDS[option])})" if option else ""
     raise CommandError(
         f"{word}: there is no kernel {kernel}; give {', '.join(OWN_KERNELS)}, FILE.py:FUNCTION, "
-        f"the name of an entry point spark_prof.kernels{more}"
+        f"the name of an entry point spark_prof.kernels{backends}"
     )
 
 

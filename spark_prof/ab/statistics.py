@@ -304,12 +304,12 @@ def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
         return AATest(estimate, False, None, f"not known: {estimate.missing}")
     floor = max(abs(gain.low - 1), abs(gain.high - 1))
     figures = f"{gain.value:.4f} (95 % {gain.low:.4f} to {gain.high:.4f})"
-    what = "a against itself captured again" if captured_again else "a against itself"
+    subject = "a against itself captured again" if captured_again else "a against itself"
     if gain.low <= 1 <= gain.high:
-        return AATest(estimate, True, floor, f"{what}: {figures}, no effect")
+        return AATest(estimate, True, floor, f"{subject}: {figures}, no effect")
     why = "so much does another capture change" if captured_again else "the machine was not steady"
     line = (
-        f"{what}: {figures}, which is not 1: {why}, and effects under {floor:.2%} are not told "
+        f"{subject}: {figures}, which is not 1: {why}, and effects under {floor:.2%} are not told "
         "apart from that"
     )
     return AATest(estimate, False, floor, line)

@@ -87,7 +87,7 @@ class TimedStep(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def counts(self) -> bool:
-        """Whether its block has settled, and it has a duration."""
+        """Whether the step counts: its block has settled, and it has a duration."""
         return self.index >= SETTLE and self.duration_ns > 0
 
 

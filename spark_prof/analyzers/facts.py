@@ -48,7 +48,7 @@ class FirstUses:
 
     @property
     def any(self) -> Flags:
-        """Both."""
+        """Steps that are either."""
         return np.asarray(self.first | self.alone)
 
 

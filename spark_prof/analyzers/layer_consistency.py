@@ -57,7 +57,7 @@ class LayerTables:
 
     @classmethod
     def of(cls, bundle: Bundle, rank: int, sums: pd.DataFrame) -> LayerTables:
-        """With modules and configuration of that rank."""
+        """The tables of one rank: with its modules and configuration."""
         modules = bundle.frame("layers", rank, ["layer", "component"])
         return cls(sums, modules, mapping_in(bundle.facts(rank), "model_config"))
 

@@ -43,7 +43,7 @@ def overhead_of(bundle: Bundle, rank: int) -> tuple[Overhead, ...]:
 
 
 def overhead_of_steps(steps: pd.DataFrame) -> tuple[Overhead, ...]:
-    """The same of the rows of a `steps` table."""
+    """The overhead, as `overhead_of`, from the rows of a `steps` table."""
     steps = steps.sort_values("step")
     if steps["watched"].all() or not len(steps):
         return ()

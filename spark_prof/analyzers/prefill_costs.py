@@ -179,8 +179,8 @@ def _products(
             total[0] += row.step_us
             total[1] += row.operations * row.calls
     products = (
-        PromptProduct(component, what, precision, us, operations, ceilings.peak(precision))
-        for (component, what, precision), (us, operations) in sums.items()
+        PromptProduct(component, weights, precision, us, operations, ceilings.peak(precision))
+        for (component, weights, precision), (us, operations) in sums.items()
     )
     return tuple(sorted(products, key=lambda product: -product.us))
 

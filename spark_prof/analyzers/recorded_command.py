@@ -301,9 +301,11 @@ def _arguments(words: list[str]) -> list[str]:
         name, equals, value = word.partition("=")
         root, dot, field = name.partition(".")
         root = root if root in RECORDED_OPTIONS or root in SHORT else root.replace("_", "-")
-        more = next((n for n, w in enumerate(words[1:]) if w.startswith("-")), len(words) - 1)
+        value_count = next(
+            (n for n, w in enumerate(words[1:]) if w.startswith("-")), len(words) - 1
+        )
         if not dot and root in LEFT_OUT:
-            words = words[1 if equals else 1 + more :]
+            words = words[1 if equals else 1 + value_count :]
             continue
         size = 1 if equals else 2
         if SHORT.get(root, root) in CONFIGURATIONS:
@@ -317,7 +319,7 @@ def _arguments(words: list[str]) -> list[str]:
             if not shape:
                 size = 1
             else:
-                size = 1 + more if root in _SEVERAL and not equals else size
+                size = 1 + value_count if root in _SEVERAL and not equals else size
                 _let_through(shape, value if equals else " ".join(words[1:size]))
         arguments += words[:size]
         words = words[size:]

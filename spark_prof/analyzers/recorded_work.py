@@ -106,17 +106,17 @@ def recorded_work(bundle: Bundle) -> RecordedRun:
     by_place = {count: _by_place(of) for count, of in launches.items()}
     attributed: Counter[str] = Counter()
     work, unknown = [], dict[str, str]()
-    for what, places in _pieces(streamed_weights(bundle, rank, shape)[0], facts, shape).items():
-        if isinstance(what, _Unknown):
-            unknown[what.component] = what.why
+    for piece, places in _pieces(streamed_weights(bundle, rank, shape)[0], facts, shape).items():
+        if isinstance(piece, _Unknown):
+            unknown[piece.component] = piece.why
         else:
             recordings = dict(_recordings(places, by_place, attributed))
-            work.append(RecordedWork(*what, len(places), recordings))
+            work.append(RecordedWork(*piece, len(places), recordings))
     if not work:
         why = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         raise CommandError(f"{source} has no layer whose shape is known ({why or 'it has none'})")
-    every = (its for of in launches.values() for its in of.values())
-    of_all = Counter(launch.component for its in every for launch in its)
+    every = (launches_of_step for of in launches.values() for launches_of_step in of.values())
+    of_all = Counter(launch.component for launches_of_step in every for launch in launches_of_step)
     step_count = sum(map(len, numbers.values()))
     gpu = summary.report.gpu
     return RecordedRun(
@@ -155,8 +155,8 @@ def _pieces(
     pieces: dict[Piece | _Unknown, list[_WeightLocation]] = defaultdict(list)
     for (component, layer), products in of_layers.items():
         if component == "experts":
-            what = _experts(products, facts, shape)
-            pieces[what].append(_WeightLocation(component, layer, 0, 0))
+            piece = _experts(products, facts, shape)
+            pieces[piece].append(_WeightLocation(component, layer, 0, 0))
             continue
         products.sort(key=lambda weight: weight.order)
         for number, product in enumerate(products):
@@ -173,8 +173,8 @@ def _by_place(launches: Mapping[int, Iterable[Launch]]) -> _ByPlace:
     by_place: dict[tuple[str, int], dict[int, list[Launch]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for step, its in launches.items():
-        for launch in its:
+    for step, launches_of_step in launches.items():
+        for launch in launches_of_step:
             routes = launch.component == "router" and not _of_product(launch.name)
             by_place["experts" if routes else launch.component, launch.layer][step].append(launch)
     return by_place
@@ -192,8 +192,8 @@ def _recordings(
         calls = [
             call
             for place in places
-            for its in launches.get((place.component, place.layer), {}).values()
-            if (call := _call(its, place))
+            for launches_of_step in launches.get((place.component, place.layer), {}).values()
+            if (call := _call(launches_of_step, place))
         ]
         if not calls:
             continue

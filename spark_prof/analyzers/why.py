@@ -205,21 +205,20 @@ def _unequal(a: WhySide, b: WhySide) -> str:
 
 
 def _of_bytes(a: WhySide, b: WhySide, gpu: Gpu) -> str:
-    more = a.bytes / b.bytes - 1 if b.bytes else 0.0
+    excess = a.bytes / b.bytes - 1 if b.bytes else 0.0
     sizes = f"{a.bytes / 1e9:.2f} GB against {b.bytes / 1e9:.2f} GB"
     step = "token" if (a.batch, b.batch) == (1, 1) or a.measured or b.measured else "step"
-    if abs(more) < 0.005:
+    if abs(excess) < 0.005:
         text = f"{a.name} and {b.name} read the same bytes a {step} ({sizes})"
     else:
-        word = "more" if more > 0 else "fewer"
-        text = (
-            f"{a.name} reads {100 * abs(more):.0f} % {word} bytes a {step} than {b.name} ({sizes})"
-        )
+        word = "more" if excess > 0 else "fewer"
+        share = f"{100 * abs(excess):.0f} %"
+        text = f"{a.name} reads {share} {word} bytes a {step} than {b.name} ({sizes})"
     rates = f"at most {_rate(a)} against {_rate(b)} tokens/s"
-    most, least = (a, b) if more > 0 else (b, a)
+    most, least = (a, b) if excess > 0 else (b, a)
     apart = _most_apart(most, least, _bytes)
     why = ""
-    if apart and abs(more) >= 0.005:
+    if apart and abs(excess) >= 0.005:
         forms = [part.format if part else "none" for part in (a.part(apart), b.part(apart))]
         apart_bytes = _apart(most, least, apart, _bytes)
         against = f"({forms[0]} against {forms[1]})"
@@ -361,7 +360,7 @@ def _apart(a: WhySide, b: WhySide, name: str, figure: Callable[[ComponentCost], 
 
 
 def _of_it(part: float, whole: float) -> str:
-    """How much of a whole the largest of its parts is."""
+    """Says whether the largest part is most of the whole."""
     return "most of it" if part > whole / 2 else "the largest part of it"
 
 

@@ -188,9 +188,9 @@ def _ambiguous(
 def _at(size: Int64s, numbers: Int64s, where: str = "before") -> str:
     """By how much and at which step; the largest, where there are several."""
     count, span = np.count_nonzero(size), _span(int(size.max()))
-    what = f"by {span} or more" if where == "before" else f"for {span}"
-    more = f", and at {count - 1} other steps" if count > 1 else ""
-    return f"{what} {where} step {numbers[size.argmax()]}{more}"
+    amount = f"by {span} or more" if where == "before" else f"for {span}"
+    rest = f", and at {count - 1} other steps" if count > 1 else ""
+    return f"{amount} {where} step {numbers[size.argmax()]}{rest}"
 
 
 def _span(ns: int) -> str:

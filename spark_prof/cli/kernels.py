@@ -170,7 +170,7 @@ def own_slot(name: str | None, slot: Slot | None) -> Slot | None:
 def own_candidate(kernel: str, slot: Slot) -> KernelCandidate:
     """Somebody's own kernel, `FILE.py:FUNCTION` or a name as in a swap."""
     from spark_prof.kernels.candidate import KernelCandidate
-    from spark_prof.swaps.own import load_builder
+    from spark_prof.swaps.builder_loading import load_builder
 
     return KernelCandidate(Path(kernel).name, slot.value, load_builder(kernel))
 

@@ -100,9 +100,9 @@ def _one_of(
 
     fitting: dict[str, Piece] = {}
     for piece in request.pieces():
-        what, form = piece
-        shape_text = text_of_shape(kernel, what)
-        slots = what.slots if isinstance(what, DenseShape) else {"moe", "router"}
+        piece_shape, form = piece
+        shape_text = text_of_shape(kernel, piece_shape)
+        slots = piece_shape.slots if isinstance(piece_shape, DenseShape) else {"moe", "router"}
         if kernel.slot not in slots or shape not in (None, shape_text):
             continue
         if kernel.layer == "choice":

@@ -145,10 +145,10 @@ def next_report(folder: Path | str) -> str:
 def check_folder(folder: Path) -> None:
     """Refuses a folder that is not there, before any work is done."""
     try:
-        there = folder.is_dir()
+        exists = folder.is_dir()
     except OSError:
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         raise CommandError(f"{folder} does not exist; create it or choose another --out")
 
 

@@ -175,8 +175,8 @@ def _answer(result: AbOutcome) -> str:
     if outcome == "gate failed":
         failed = [gate for gate in result.gates if not gate.verdict.passed]
         reasons = [reason for gate in failed for reason in gate.verdict.reasons]
-        more = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
-        return f"{b} fails the gate: {_short(reasons[0]) if reasons else 'no reason given'}{more}"
+        rest = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
+        return f"{b} fails the gate: {_short(reasons[0]) if reasons else 'no reason given'}{rest}"
     if outcome == "not live":
         return f"{b} is not faster: vLLM's own kernels run in all of it{_why(result)}"
     run = chosen_run(result)
@@ -196,8 +196,10 @@ def _answer(result: AbOutcome) -> str:
         return f"{b} is not faster {than}: it needs {_inverse(run)} the time {unit} {where}{tail}"
     gain = f"(gain {_factor(run.estimate.gain)}, 95 % {interval(run.estimate.gain)})"
     if outcome == "not told":
-        more = "--seconds" if run.estimate.apart is None else "--starts"
-        return f"it is unclear whether {b} is faster {than} {gain} {where}; give more {more}{tail}"
+        option = "--seconds" if run.estimate.apart is None else "--starts"
+        return (
+            f"it is unclear whether {b} is faster {than} {gain} {where}; give more {option}{tail}"
+        )
     return f"{b} is not faster {than}: no effect {unit} was seen {gain} {where}{tail}"
 
 

@@ -150,10 +150,10 @@ def _moved(moved: Sequence[ComponentGain]) -> tuple[str, str, str]:
     )
 
 
-def _other_kernels(what: str, gains: Sequence[KernelGain]) -> Iterator[tuple[str, str, str]]:
+def _other_kernels(verb: str, gains: Sequence[KernelGain]) -> Iterator[tuple[str, str, str]]:
     if gains:
         evidence = _names([f"{row.name} ({row.component})" for row in gains])
-        yield f"No kernel {what} elsewhere", "no", clean(evidence)
+        yield f"No kernel {verb} elsewhere", "no", clean(evidence)
 
 
 def _adds_up(attribution: Attribution, has_gain: bool) -> tuple[str, str, str]:
@@ -196,8 +196,8 @@ def _where(proofs: Sequence[LayerProof]) -> str:
 
 def _names(names: Sequence[str]) -> str:
     different = list(dict.fromkeys(names))
-    more = len(different) - _MOST_NAMES
-    return ", ".join(different[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    left = len(different) - _MOST_NAMES
+    return ", ".join(different[:_MOST_NAMES]) + (f" and {left} more" if left > 0 else "")
 
 
 def _saved_in(rows: Sequence[LayerGain], named: Sequence[str]) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def _short_sections(result: AbOutcome, rows: int, longest: int, source: str) -> 
     yield from _where(result, rows)
     yield first_rows(_fell_back(ab_sections.swaps(result)), rows)
     yield first_rows(listed("ab_missing", "Not measured", result.missing, longest), rows)
-    yield _more()
+    yield _more_section()
 
 
 def _gate(result: AbOutcome) -> Section:
@@ -110,7 +110,7 @@ def _fell_back(swaps: Section) -> Section:
     return replace(swaps, title="Swaps that fell back", rows=rows)
 
 
-def _more() -> Section:
+def _more_section() -> Section:
     lines = ["Bounds, each layer, kernels, costs and how it was measured: --all, and report.html."]
     return listed("more", "More", lines)
 

@@ -141,7 +141,7 @@ def text(result: AbOutcome, *, floor: bool = True) -> Section:
             count(figures.positions),
             figure(figures.text.perplexity_a, ".4f"),
             figure(figures.text.perplexity_b, ".4f"),
-            figure(figures.text.more, "+.5f"),
+            figure(figures.text.extra_nats, "+.5f"),
             figure(figures.text.error, ".5f"),
         )
         for batch_gate in result.gates
@@ -423,13 +423,13 @@ def _swap_row(modules: list[SwappedModule]) -> tuple[str, ...]:
         off = max((error.relative_l2 or 0.0 for error in errors if error), default=None)
         text = line if off is None else f"{line}, on trial at most {_small(off)} off"
         texts.append(f"{text} ({number} x)" if number > 1 else text)
-    more = [f"and {len(texts) - _MOST_LINES} other lines"] if len(texts) > _MOST_LINES else []
+    rest = [f"and {len(texts) - _MOST_LINES} other lines"] if len(texts) > _MOST_LINES else []
     return (
         count(len(live)),
         count(len(modules) - len(live)),
         ", ".join(sorted({swap.bits for swap in live if swap.bits})),
         size(sum(swap.bytes for swap in live)) if live else MISSING,
-        "; ".join([*texts[:_MOST_LINES], *more]),
+        "; ".join([*texts[:_MOST_LINES], *rest]),
     )
 
 

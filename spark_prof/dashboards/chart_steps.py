@@ -144,8 +144,8 @@ def times_spread(steps: StepSeries) -> Plot:
             name=phase,
             marker={"color": PHASE_COLORS[phase], "line": {"width": 0}},
             text=[
-                f"{microseconds(begin)} to {microseconds(end)}: {counted(many, f'{phase} step')}"
-                for (begin, end), many in zip(pairwise(10**edges), counts.tolist(), strict=True)
+                f"{microseconds(begin)} to {microseconds(end)}: {counted(size, f'{phase} step')}"
+                for (begin, end), size in zip(pairwise(10**edges), counts.tolist(), strict=True)
             ],
             textposition="none",
             hovertemplate="%{text}<extra></extra>",

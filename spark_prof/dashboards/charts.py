@@ -108,9 +108,9 @@ def add_bars(
     hover: str = "%{y}: %{text}",
     pattern: str | None = None,
     with_times: bool = True,
-    **more: Any,
+    **options: Any,
 ) -> None:
-    """Adds horizontal bars of times in us, named by safe labels; `more` is what go.Bar takes.
+    """Adds horizontal bars of times in us, named by safe labels; `options` are what go.Bar takes.
 
     The times stand behind the bars `with_times`, else only where one is pointed at.
     """
@@ -126,7 +126,7 @@ def add_bars(
         "text": [microseconds(us) for us in times],
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    figure.add_bar(**(looks | more))
+    figure.add_bar(**(looks | options))
 
 
 def painted(color: object, pattern: str | None = None) -> dict[str, Any]:
@@ -138,22 +138,22 @@ def painted(color: object, pattern: str | None = None) -> dict[str, Any]:
 
 
 def add_map(
-    figure: Plot, names: Sequence[Any], rows: Sequence[str], us: object, **more: Any
+    figure: Plot, names: Sequence[Any], rows: Sequence[str], us: object, **options: Any
 ) -> None:
-    """Adds a map of times, a column a name; `more` is what else go.Heatmap takes."""
+    """Adds a map of times, a column a name; `options` are what else go.Heatmap takes."""
     looks: dict[str, Any] = {"colorscale": "Cividis", "zmin": 0, "xgap": 1, "ygap": 1}
     looks["colorbar"] = {"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0}
-    figure.add_heatmap(x=list(names), y=list(rows), z=us, **(looks | more))
+    figure.add_heatmap(x=list(names), y=list(rows), z=us, **(looks | options))
 
 
 def layer_map(
-    title: str, names: Sequence[str], layers: Sequence[int], us: object, height: int, **more: Any
+    title: str, names: Sequence[str], layers: Sequence[int], us: object, height: int, **options: Any
 ) -> Plot:
     """Draws layers against components, the first layer at the top; the cells show their text."""
     figure = new_figure(title, height)
     hover = "layer %{y}, %{x}: %{text}<extra></extra>"
     columns, rows = [label(name) for name in names], [str(layer) for layer in layers]
-    add_map(figure, columns, rows, us, hovertemplate=hover, **more)
+    add_map(figure, columns, rows, us, hovertemplate=hover, **options)
     figure.update_xaxes(side="bottom", tickangle=-35)
     figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
     return figure

@@ -32,9 +32,9 @@ def answer(comparison: Comparison) -> str:
     change, figures = outcome.change, _figures(comparison, phase, outcome)
     besides = "".join(_besides(comparison, phase, outcome))
     if not change.sure:
-        what = "the kernels of " if "kernels" in outcome.basis else ""
+        subject = "the kernels of " if "kernels" in outcome.basis else ""
         return clean(
-            f"no difference between {what}{a} and {b} is shown: {figures}{besides}"
+            f"no difference between {subject}{a} and {b} is shown: {figures}{besides}"
             f"{_undecided(change)}"
         )
     by = f"{by_share(change).lstrip('+-')} {outcome.verdict}"
@@ -100,9 +100,9 @@ def _figures(comparison: Comparison, phase: PhaseComparison, outcome: Outcome) -
     assert outcome.change is not None
     both, step = _both(shown_names(comparison), outcome.change), one_step(phase)
     if "token" in outcome.basis:
-        what = "a token's kernels take" if "kernels" in outcome.basis else "a token takes"
+        subject = "a token's kernels take" if "kernels" in outcome.basis else "a token takes"
         a, b = phase.step_tokens
-        return f"{what} {both} ({step} gives a sequence {a:.2f} and {b:.2f} tokens)"
+        return f"{subject} {both} ({step} gives a sequence {a:.2f} and {b:.2f} tokens)"
     if outcome.basis == "kernels":
         return f"those of {step} take {both}"
     return f"{step} takes {both}"

@@ -86,7 +86,7 @@ def _documents(
             sections.append(first_rows(sides, min(_MOST_SIDES, 2 + parts), "recordings"))
             sections += _one_comparison(first, names[0], parts, kernels, settings)
         sections.append(_caveats(comparisons, caveats))
-        sections.append(commands("more", "More", _more(comparisons)))
+        sections.append(commands("more", "More", _more_section(comparisons)))
         yield section.document(answer(first), headline(first), sections)
 
 
@@ -107,10 +107,10 @@ def _answers(comparisons: Sequence[Comparison]) -> Section:
         change = outcome.change or change_of(phase, outcome.basis)
         figures = (microseconds(change.a), microseconds(change.b))
         change_texts = (by_share(change), span_of_share(change), verdict(change))
-        what = f"kernels, {one_step(phase)}" if "kernels" in outcome.basis else one_step(phase)
+        row_title = f"kernels, {one_step(phase)}" if "kernels" in outcome.basis else one_step(phase)
         if outcome.obstacle:
             change_texts = (MISSING, MISSING, "not comparable")
-        rows.append((comparison.names[1], what, *figures, *change_texts))
+        rows.append((comparison.names[1], row_title, *figures, *change_texts))
     columns = (
         cells.Text("Side", lambda row: clean(row[0])),
         cells.Text("Of", lambda row: row[1], optional=True),
@@ -189,7 +189,7 @@ def _caveats(comparisons: Sequence[Comparison], most: int) -> Section:
     return listed("compare_notes", "Caveats", caveats)
 
 
-def _more(comparisons: Sequence[Comparison]) -> Iterator[TypedCommand]:
+def _more_section(comparisons: Sequence[Comparison]) -> Iterator[TypedCommand]:
     sides = (comparisons[0].sides[0], *(comparison.sides[1] for comparison in comparisons))
     sources = [source_word(",".join(recording.source for recording in side)) for side in sides]
     yield command("spark-prof", "compare", *sources, "--all")

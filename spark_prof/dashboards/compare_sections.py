@@ -102,8 +102,8 @@ def whole_figures(comparison: Comparison, names: SideNames) -> Section:
     """Figures of the recordings as a whole: coverage, conversions, clocks."""
     columns = (Column("Figure"), *numbers(names.a, names.b))
     rows = [
-        (f"kernel time with a known {what}", *_mean_share(comparison, f"coverage.{what}"))
-        for what in ("layer", "component", "engine")
+        (f"kernel time with a known {kind}", *_mean_share(comparison, f"coverage.{kind}"))
+        for kind in ("layer", "component", "engine")
     ]
     rows += [
         (
@@ -319,9 +319,9 @@ def engines(phase: PhaseComparison, names: SideNames) -> Section:
     return table(_id(f"engines_{phase.phase}", names), title, rows, columns, intro)
 
 
-def _id(what: str, names: SideNames) -> str:
+def _id(part: str, names: SideNames) -> str:
     """The id of a section; only what is compared third and later bears its letter."""
-    return f"compare_{what}" + (f"_{names.letter}" if names.letter != "b" else "")
+    return f"compare_{part}" + (f"_{names.letter}" if names.letter != "b" else "")
 
 
 _OF_CHANGE: tuple[Callable[[Change], str], ...] = (
@@ -335,7 +335,7 @@ _OF_CHANGE: tuple[Callable[[Change], str], ...] = (
 
 
 def _columns_of_change(names: SideNames) -> tuple[Column, ...]:
-    """Of records with a change."""
+    """The columns of a table whose records have a change."""
     titles = (
         *numbers(names.a, names.b, "Change", ""),
         Column("95 %", optional=True),

@@ -66,8 +66,8 @@ def _rows(state: str, figures: LiveFigures | None, width: int) -> Iterator[tuple
 
 def _times(figures: LiveFigures) -> str:
     # A step with drafts is no token: how many are accepted is not known here.
-    what = "step" if figures.drafts else "token"
-    parts = [f"{microseconds(figures.step_ns / 1e3)} a {what}"]
+    unit = "step" if figures.drafts else "token"
+    parts = [f"{microseconds(figures.step_ns / 1e3)} a {unit}"]
     if not figures.drafts:
         parts.append(f"{rate(figures.tokens_per_s)} tokens/s")
     whole = figures.batch == round(figures.batch)

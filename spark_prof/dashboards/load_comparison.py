@@ -48,9 +48,11 @@ def answer(comparison: LoadComparison) -> str:
         )
     latency = comparison.headline
     assert latency is not None
-    short, what = _NAMES[latency.quantity]
+    short, description = _NAMES[latency.quantity]
     change = latency.change
-    figures = f"{what} takes {microseconds(change.a)} on {a}, {microseconds(change.b)} on {b}"
+    figures = (
+        f"{description} takes {microseconds(change.a)} on {a}, {microseconds(change.b)} on {b}"
+    )
     figures += f" ({short}, means)"
     if not math.isfinite(change.low):
         return clean(

@@ -41,8 +41,8 @@ def shown_findings(findings: Sequence[Finding]) -> list[Finding]:
 def _takes(report: Report, waterfall: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
     if waterfall.of in ("run", "recording"):
-        what = "The kernels of this run take" if waterfall.of == "run" else "The recording lasts"
-        return f"{what} {microseconds(waterfall.us)}{where}"
+        subject = "The kernels of this run take" if waterfall.of == "run" else "The recording lasts"
+        return f"{subject} {microseconds(waterfall.us)}{where}"
     token = waterfall.account.token
     batch = "" if token is None or token.batch is None else f" at batch {count(token.batch)}"
     few = ""
@@ -75,8 +75,8 @@ def _named(parts: Sequence[Part], waterfall: Waterfall, where: str = "") -> str:
     name = f"{name} kernels" if name == "other" else name
     if most.us > _MOST * waterfall.us:
         return f"most of it, {size}, is {name}"
-    what = f"the largest part {where}" if where else "its largest part"
-    return f"{what} is {name}, {size}"
+    subject = f"the largest part {where}" if where else "its largest part"
+    return f"{subject} is {name}, {size}"
 
 
 def _first(report: Report) -> str:

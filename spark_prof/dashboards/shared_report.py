@@ -35,11 +35,11 @@ def shared_lines(sent: Sent) -> list[str]:
         f"goes out: every figure, {', '.join(texts)}" if texts else "goes out: every figure"
     )
     if sent.unknown_kernels:
-        more = sent.unknown_kernel_count - len(sent.unknown_kernels)
+        kernels_left = sent.unknown_kernel_count - len(sent.unknown_kernels)
         kernel_names = "; ".join(name[:100] for name in sent.unknown_kernels)
         lines.append(
             "kernels that no rule knows go out as: "
-            f"{kernel_names}{f'; and {more:,} more' if more else ''}"
+            f"{kernel_names}{f'; and {kernels_left:,} more' if kernels_left else ''}"
         )
     replaced = [
         f"{count:,} {_counted(kind, count)}" for kind, count in sorted(sent.replaced.items())

@@ -93,7 +93,7 @@ def short_report(report: Report) -> Document:
     )
     findings = shown_findings(report.findings)
     issues = audit_section.short_known_issues(report.audit)
-    below = (issues, listed("caveats", "Caveats", _caveats(report)), _more(report))
+    below = (issues, listed("caveats", "Caveats", _caveats(report)), _more_section(report))
     for kernels, parts, most in _ROWS:
         change_sections = changes(findings[:most], _LONGEST_TEXT, report.findings)
         tables = (_parts(report, parts), _kernels(report, kernels))
@@ -165,8 +165,8 @@ def _with_same_command(
         gain = other.ms_per_token
         before = other.id
         named.append(name if gain is None else f"{name} ({microseconds(1000 * gain)})")
-    more = [f"{len(siblings) - _FINDINGS} more"] if len(siblings) > _FINDINGS else []
-    return ", ".join([*named, *more])
+    rest = [f"{len(siblings) - _FINDINGS} more"] if len(siblings) > _FINDINGS else []
+    return ", ".join([*named, *rest])
 
 
 def elsewhere(typed: TypedCommand) -> str:
@@ -272,9 +272,9 @@ def _kernels(report: Report, most: int) -> Section:
     rows = list(_of_roles(report) if phase else _of_run(report))
     whole = sum(row.us for row in rows)
     listed_rows = [row for row in rows[:most] if row.us >= _LEAST * whole]
-    rest, more = whole - sum(row.us for row in listed_rows), len(rows) - len(listed_rows)
-    if more:
-        listed_rows.append(_KernelLine("rest", counted(more, "more row"), rest))
+    rest, rows_left = whole - sum(row.us for row in listed_rows), len(rows) - len(listed_rows)
+    if rows_left:
+        listed_rows.append(_KernelLine("rest", counted(rows_left, "more row"), rest))
     columns = (
         cells.Text("Role", "role"),
         cells.Name("Kernel", "name"),
@@ -300,11 +300,11 @@ def _overlap(report: Report) -> tuple[str, ...]:
     step = next(iter(report.typical_steps), None)
     if step is None or step.overlap_us <= _MUCH_OVERLAP * step.step_us:
         return ()
-    more = microseconds(step.overlap_us)
+    overlap = microseconds(step.overlap_us)
     return (
         "Kernels that ran beside others have their whole time here, "
-        f"{more}{' a step' if report.run.tells_steps else ''} more than above, where an instant is "
-        "shared.",
+        f"{overlap}{' a step' if report.run.tells_steps else ''} more than above, where an instant "
+        "is shared.",
     )
 
 
@@ -360,8 +360,8 @@ def _caveats(report: Report) -> Iterator[str]:
     texts = [*left_out, *intro, *_unproven(report), *notes]
     caveats = [abridged(text, _LONGEST_TEXT) for text in texts[:_CAVEATS]]
     if len(texts) > _CAVEATS:
-        more = len(texts) - _CAVEATS
-        caveats[-1] = f"{caveats[-1].rstrip('.')}. And {more} more: --section notes."
+        left = len(texts) - _CAVEATS
+        caveats[-1] = f"{caveats[-1].rstrip('.')}. And {left} more: --section notes."
     yield from caveats
 
 
@@ -380,7 +380,7 @@ def _unproven(report: Report) -> Iterator[str]:
         )
 
 
-def _more(report: Report) -> Section:
+def _more_section(report: Report) -> Section:
     source, title = source_word(report.run.source), "More"
     typed = [command("spark-prof", "report", source, "--all"),
              command("spark-prof", "classify", source),

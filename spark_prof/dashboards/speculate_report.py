@@ -410,8 +410,8 @@ def _lines(result: SpeculateResult) -> Section:
 def _short(whole: Section) -> Section:
     if len(whole.rows) <= _ROWS_OF_ONE_SCREEN:
         return whole
-    more = f"And {len(whole.rows) - _ROWS_OF_ONE_SCREEN} more rows: --all."
-    return replace(whole, rows=whole.rows[:_ROWS_OF_ONE_SCREEN], intro=(*whole.intro, more))
+    rest = f"And {len(whole.rows) - _ROWS_OF_ONE_SCREEN} more rows: --all."
+    return replace(whole, rows=whole.rows[:_ROWS_OF_ONE_SCREEN], intro=(*whole.intro, rest))
 
 
 def _drafts(number: int) -> str:

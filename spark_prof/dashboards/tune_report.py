@@ -343,7 +343,7 @@ def _sections_of(whole: Document, result: TuneResult, most: int) -> Iterator[Sec
             yield replace(whole_section, rows=rows)
         else:
             yield first_rows(whole_section, most)
-    yield _more()
+    yield _more_section()
 
 
 def _untried(tried: Sequence[Tried]) -> tuple[str, ...]:
@@ -361,7 +361,7 @@ def _counted(rows: Sequence[UntriedCandidate]) -> Section:
     return listed("tune_left_out", "Left out", [*requested[:_MOST_ASKED], *lines])
 
 
-def _more() -> Section:
+def _more_section() -> Section:
     return listed("more", "More", ["Why each is left out, and all else: --all, and report.html."])
 
 

@@ -43,7 +43,7 @@ class ShortName(str):
     whole: str
 
     def __new__(cls, text: str, whole: str) -> ShortName:
-        """Both cleaned, as names are foreign."""
+        """Cleans both names: they come from a trace."""
         name = super().__new__(cls, clean(text))
         name.whole = clean(whole)
         return name

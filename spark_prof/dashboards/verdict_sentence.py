@@ -85,13 +85,13 @@ def _with_unknown(text: str, one: DoctorVerdict) -> str:
 
 def _failed(one: DoctorVerdict) -> str:
     where = f" in {one.subject}" if one.subject else ""
-    what = shorten(one.what.rstrip(". "), _LONGEST) or "the log does not have the error"
+    failure = shorten(one.what.rstrip(". "), _LONGEST) or "the log does not have the error"
     how = {
         "not-started": "The engine did not start",
         "died": "The engine died while it served",
         "failed-before": "A later start succeeded; an earlier engine failed",
     }[one.kind]
-    return f"{how}: {what}{where}"
+    return f"{how}: {failure}{where}"
 
 
 def _layers(one: DoctorVerdict) -> str:

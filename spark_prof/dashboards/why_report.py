@@ -88,10 +88,10 @@ def _sides(why: Why) -> Section:
 def _use(why: Why) -> str:
     batches = {side.batch or 1 for side in why.sides}
     cached = any("KV cache" in part.format for side in why.sides for part in side.parts)
-    what = "Weights and KV cache" if cached else "Weights"
+    subject = "Weights and KV cache" if cached else "Weights"
     if batches == {1}:
-        return f"{what} of one sequence"
-    return f"{what} of {' and '.join(map(str, sorted(batches)))} sequences at a time"
+        return f"{subject} of one sequence"
+    return f"{subject} of {' and '.join(map(str, sorted(batches)))} sequences at a time"
 
 
 def _rate(side: WhySide, sequences: int | None) -> float | None:

@@ -76,7 +76,7 @@ def _launches(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One rank of a source."""
+    """One rank of a source: its report, and the columns that a page draws."""
 
     source: str
     rank: int

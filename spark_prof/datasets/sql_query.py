@@ -351,8 +351,8 @@ def _one_line(database: duckdb.DuckDBPyConnection | None = None) -> Iterator[Non
         raise  # the signal's own exception follows
     except duckdb.Error as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        more = len(lines) > 1 and lines[1].startswith(("Did", "Candidate"))
-        text = " ".join(lines[: 1 + more])
+        has_hint = len(lines) > 1 and lines[1].startswith(("Did", "Candidate"))
+        text = " ".join(lines[: 1 + has_hint])
         named = _NO_COLUMN.search(text)
         hint = _views_with(database, named[1]) if database is not None and named else ""
         raise CommandError(f"the query failed: {text[:_LONGEST]}{hint}") from error

@@ -149,11 +149,11 @@ def _listed(runs: Iterable[BenchmarkRun]) -> str:
     speeds = []
     for number, run in enumerate(runs, 1):
         at = f" at {run.concurrency}" if (run.concurrency or 1) > 1 else ""
-        what = " ".join(filter(None, (Path(run.model).name, run.label))) or run.tool
+        name = " ".join(filter(None, (Path(run.model).name, run.label))) or run.tool
         speed = 1e6 / run.tpot.typical if run.tpot.typical else run.output_throughput or 0.0
-        speeds.append(f"{number}: {speed:.1f} ({what:.60}{at})")
-    more = [f"{len(speeds) - _MOST_SHOWN} more"] if len(speeds) > _MOST_SHOWN else []
-    return f"these, in tokens/s a sequence: {', '.join([*speeds[:_MOST_SHOWN], *more]) or 'none'}"
+        speeds.append(f"{number}: {speed:.1f} ({name:.60}{at})")
+    rest = [f"{len(speeds) - _MOST_SHOWN} more"] if len(speeds) > _MOST_SHOWN else []
+    return f"these, in tokens/s a sequence: {', '.join([*speeds[:_MOST_SHOWN], *rest]) or 'none'}"
 
 
 _DEFAULT_GPU = "gb10"

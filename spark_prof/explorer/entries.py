@@ -41,17 +41,17 @@ def find_entries(*sources: str) -> tuple[tuple[SourceEntry, ...], tuple[Path, ..
     clients: list[Path] = []
     for source in sources:
         try:
-            what = resolve(source)
+            resolved = resolve(source)
         except CommandError as error:
             unlabeled.append(SourceEntry(source, "", fault=str(error)))
             continue
-        if isinstance(what, LoadTest):
+        if isinstance(resolved, LoadTest):
             clients.append(Path(source))
-        elif isinstance(what, Folder):
-            unlabeled += [SourceEntry(member.source, "") for member in what.members]
+        elif isinstance(resolved, Folder):
+            unlabeled += [SourceEntry(member.source, "") for member in resolved.members]
         else:
             unlabeled.append(
-                SourceEntry(source, "", what.file if isinstance(what, AbResult) else None)
+                SourceEntry(source, "", resolved.file if isinstance(resolved, AbResult) else None)
             )
         if len(unlabeled) > MOST_ENTRIES:
             raise CommandError(

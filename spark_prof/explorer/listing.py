@@ -96,11 +96,11 @@ def _turn(first: int, length: int) -> None:
         return
     last = min(first + _AT_ONCE, length)
     with st.container(horizontal=True, vertical_alignment="center"):
-        for label, to, there in (
+        for label, to, exists in (
             ("Previous", first - _AT_ONCE, first > 0),
             ("Next", last, last < length),
         ):
-            st.button(label, key=f"lines-{label}", disabled=not there, on_click=_to, args=(to,))
+            st.button(label, key=f"lines-{label}", disabled=not exists, on_click=_to, args=(to,))
         st.text(f"{count(first + 1)} to {count(last)} of {count(length)}")
 
 

@@ -84,7 +84,7 @@ class Pseudonyms:
         return {**kinds, **({"secret": len(self._secrets)} if self._secrets else {})}
 
     def settled(self) -> Pseudonyms:
-        """Those that know from the start what these have learned."""
+        """Pseudonyms that know from the start which names these have learned."""
         settled = Pseudonyms()
         settled._learned = dict(self._learned)
         return settled

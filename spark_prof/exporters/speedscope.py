@@ -35,7 +35,7 @@ class _Frames:
         return self._of_stack[stack]
 
     def rows(self) -> list[dict[str, str]]:
-        """What the file has of them."""
+        """The frames as the file lists them."""
         return [{"name": function, "file": file} for file, function in self._place]
 
 

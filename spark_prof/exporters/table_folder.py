@@ -52,8 +52,8 @@ class Selection:
         ranks = bundle.ranks if self.ranks is None else tuple(sorted(set(self.ranks)))
         for rank in ranks:
             if rank not in bundle.ranks:
-                there = ", ".join(map(str, bundle.ranks)) or "none"
-                raise CommandError(f"{bundle.label} has no rank {rank}; it has {there}")
+                bundle_ranks = ", ".join(map(str, bundle.ranks)) or "none"
+                raise CommandError(f"{bundle.label} has no rank {rank}; it has {bundle_ranks}")
         return ranks
 
     def rows(self, step: pd.Series) -> Flags:

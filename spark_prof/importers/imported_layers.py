@@ -273,7 +273,7 @@ def align(first: Sequence[str], second: Sequence[str]) -> Int64s:
 
 @lru_cache(maxsize=1 << 14)
 def _kind(name: str) -> str:
-    """What kernels that are alike have in common."""
+    """A key that kernels for the same purpose have in common."""
     if is_gemm(name):
         component = classify(name).component
         return f"product {component or ''}"

@@ -59,13 +59,13 @@ class GpuWork:
 
 
 def within(start: Int64s, end: Int64s, span: Span, beyond_ns: int = APART_NS) -> Flags:
-    """What begins within a span and ends at most so much after it, and after its begin."""
+    """Which records begin within a span and end at most so much after it, and after their begin."""
     whole: Flags = (end >= start) & inside(start, span) & (end <= span[1] + beyond_ns)
     return whole
 
 
 def inside(start: Int64s, span: Span) -> Flags:
-    """What begins within a span."""
+    """Which records begin within a span."""
     begins_inside: Flags = (start >= span[0]) & (start <= span[1])
     return begins_inside
 

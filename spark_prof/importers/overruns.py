@@ -103,8 +103,8 @@ def _overlaps(start: Int64s, end: Int64s) -> bool:
     reached = np.maximum.accumulate(end)[:-1]
     shared = np.minimum(reached, end[1:]) - start[1:]
     shorter = np.minimum(end[1:] - start[1:], end[:-1] - start[:-1])
-    many = np.count_nonzero((shared > _OVERLAP_NS) & (2 * shared > shorter))
-    return bool(many > max(1, _MOST_OVERLAPS * len(start)))
+    overlaps = np.count_nonzero((shared > _OVERLAP_NS) & (2 * shared > shorter))
+    return bool(overlaps > max(1, _MOST_OVERLAPS * len(start)))
 
 
 def _longer_than_usual(gpu: pd.DataFrame, took: Int64s) -> Flags:

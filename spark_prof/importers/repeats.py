@@ -46,7 +46,7 @@ _OUTSIDE = tuple(CODES[name] for name in ("embedding", "lm_head", "sampler", "me
 
 @dataclass(frozen=True)
 class Repeats:
-    """What was guessed."""
+    """The components and layers that repeated patterns let guess."""
 
     component: Int64s  # a number of COMPONENTS for each kernel, -1 for none
     layer: Int64s  # its layer, -1 for none

@@ -255,7 +255,7 @@ def _look(path: Path, inputs: _Inputs, stack: ExitStack, *, named: bool) -> None
             raise
         # What could be given instead goes without saying here.
         if isinstance(error, FormatError):
-            error = CommandError(f"{path.name} {error.what}")
+            error = CommandError(f"{path.name} {error.fault}")
         inputs.passed_over.append(str(error))
         return
     if kind == BENCHMARK:

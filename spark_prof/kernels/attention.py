@@ -58,7 +58,7 @@ class Attention:
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that it runs on."""
         return self.counters.device
 
     @property
@@ -328,13 +328,13 @@ def codes() -> Sequence[KernelCode]:
 
 
 def _warps(size: int, heads: int) -> int:
-    """Warps of a block: their sums of all heads must fit in shared memory together."""
+    """Warps of a block: as many as have room in shared memory for their sums of all heads."""
     tiles = 1 if heads <= 8 else 2
     return next(warps for warps in (8, 4, 2) if warps * tiles * size <= 1024)
 
 
 def _blocks(size: int, heads: int) -> int:
-    """Of a multiprocessor: 8 warps, or 16 of the fewest registers."""
+    """Blocks of a multiprocessor: 8 warps in all, or 16 where they take the fewest registers."""
     return (16 if size <= 64 and heads <= 8 else 8) // _warps(size, heads)
 
 

@@ -214,7 +214,7 @@ class Abstained(Exception):  # noqa: N818 - nothing is wrong
 
 
 class WrongResult(Exception):  # noqa: N818 - it names what is wrong, not an error of this code
-    """What came out is no result at all; says why."""
+    """A kernel breaks its contract, such as by a result of another shape; says how."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,15 +106,15 @@ def default_config(
     format: str = "",  # noqa: A002 - the word of the formats
 ) -> LinearConfig:
     """A configuration that is good for most shapes, where none was measured."""
-    many = token_tiles(tokens) > 1
+    several_tiles = token_tiles(tokens) > 1
     units = -(-columns // 128)
-    if format == "fp8" and units >= 32 and not many:
+    if format == "fp8" and units >= 32 and not several_tiles:
         # The fastest of a dozen for Llama-3.1-8B on an H200 (llama-fp8-layers-h200.json).
         config = LinearConfig(8, 8, 2, 1, 2) if units > 64 else LinearConfig(16, 16, 2, 0, 1, 1)
     elif format == "bf16":
         # A unit is 4 KB: with one or two each, 16 warps have enough in flight for a multiprocessor.
         # The few rows of a router leave nothing but columns to share out.
-        depth = 1 if many else 2
+        depth = 1 if several_tiles else 2
         if rows <= 1024:
             config = LinearConfig(16, 16, depth, 0, 1)
         elif rows < 16384:
@@ -122,10 +122,10 @@ def default_config(
         else:
             config = LinearConfig(4, 1, depth, 0, 4)
     elif rows < 16384:
-        config = LinearConfig(8, 8, 2, 0, 2 if many or format == "fp8_blocks" else 3)
+        config = LinearConfig(8, 8, 2, 0, 2 if several_tiles or format == "fp8_blocks" else 3)
     else:
         few = LinearConfig(4, 4, 2, 0, 5 if format in ("fp8_blocks", "int4") else 6)
-        config = LinearConfig(8, 1, 2, 0, 2) if many else few
+        config = LinearConfig(8, 1, 2, 0, 2) if several_tiles else few
     # No more warps to a stack than it has units of 128 columns.
     split = next(split for split in (16, 8, 4, 2, 1) if split <= min(config.split, units))
     return replace(config, split=split)

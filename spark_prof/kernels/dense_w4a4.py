@@ -80,7 +80,7 @@ class PackedW4a4:
 
     @property
     def bytes(self) -> int:
-        """What one pass over all of it reads."""
+        """Bytes that one pass over the whole matrix reads."""
         return sum(t.nbytes for t in (self.weights, self.scales, self.row_scale))
 
 

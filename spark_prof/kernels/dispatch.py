@@ -36,7 +36,7 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True)
 class DispatchChoice(Generic[Config]):
-    """What to run."""
+    """What a call runs: the kernel in a configuration, or the fallback."""
 
     # None to run the fallback. As measured, fields of `dense.LinearConfig` or `moe.MoeConfig` by
     # name, none for the default; or such a configuration.

@@ -140,25 +140,25 @@ class _E4m3:
 
     @property
     def shape(self) -> torch.Size:
-        """Of what it encodes: [..., N, K]."""
+        """Shape of the matrix that it encodes: [..., N, K]."""
         return self.values.shape
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device that its tensors are on."""
         return self.values.device
 
-    def _check_dtypes(self, what: str) -> None:
+    def _check_dtypes(self, name: str) -> None:
         if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
             raise KernelError(
-                f"{what} are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
+                f"{name} are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
                 " float8_e4m3fn and float32"
             )
 
-    def _check_devices(self, what: str) -> None:
+    def _check_devices(self, name: str) -> None:
         if self.values.device != self.scales.device:
             raise KernelError(
-                f"{what} are on {self.values.device}, their scales on {self.scales.device}"
+                f"{name} are on {self.values.device}, their scales on {self.scales.device}"
             )
 
 
@@ -280,12 +280,12 @@ class _FourBit:
 
     @property
     def shape(self) -> torch.Size:
-        """Of what it encodes: [..., N, K]."""
+        """Shape of the matrix that it encodes: [..., N, K]."""
         return torch.Size((*self.packed.shape[:-1], self.packed.shape[-1] * 2))
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device that its tensors are on."""
         return self.packed.device
 
 
@@ -518,17 +518,17 @@ class TwoStacks:
 
     @property
     def shape(self) -> torch.Size:
-        """Of both as one: [E + S, N, K]."""
+        """Shape of both stacks as one: [E + S, N, K]."""
         count, rows, columns = self.first.shape
         return torch.Size((count + len(self.second), rows, columns))
 
     @property
     def device(self) -> torch.device:
-        """Of both."""
+        """The device that both stacks are on."""
         return self.first.device
 
     def matrix(self, number: int) -> torch.Tensor:
-        """One of them, by its number."""
+        """One matrix of the two stacks, by its number."""
         count = len(self.first)
         return self.first[number] if number < count else self.second[number - count]
 

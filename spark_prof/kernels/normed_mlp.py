@@ -61,7 +61,7 @@ class PackedMlp:
 
 @dataclass(frozen=True)
 class MlpConfig:
-    """Of both launches."""
+    """How both launches share out their work."""
 
     gate_up: LinearConfig
     fused: bool  # whether the first makes the norm, which else has a launch of its own

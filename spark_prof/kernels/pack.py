@@ -133,7 +133,7 @@ class PackedLinear:
 
     @property
     def bytes(self) -> int:
-        """What one pass over all of it reads."""
+        """Bytes that one pass over the whole matrix reads."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
     @property

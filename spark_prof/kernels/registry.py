@@ -59,7 +59,7 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     @property
     def slot(self) -> str:
-        """Which part of a model it stands in for."""
+        """The part of a model that the kernel replaces."""
         return self.name.rpartition("-")[0]
 
     @property
@@ -74,7 +74,7 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return function
 
     def candidate(self) -> KernelCandidate:
-        """What is checked and timed."""
+        """The kernel as `kernels check` and `kernels bench` take it."""
         from spark_prof.kernels.candidate import KernelCandidate
 
         formats: Any = () if self.layer == "choice" else self.formats
@@ -115,5 +115,5 @@ def find(name: str | None) -> Sequence[ReplacementKernel]:
 
 
 def by_check(kernels: Sequence[ReplacementKernel] = KERNELS) -> dict[str, ReplacementKernel]:
-    """One kernel for each name of cases."""
+    """The kernels by the name of the cases that check them."""
     return {kernel.check: kernel for kernel in kernels}

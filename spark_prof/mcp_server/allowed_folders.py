@@ -26,7 +26,7 @@ class AllowedFolders:
 
     @classmethod
     def of(cls, folders: list[Path]) -> AllowedFolders:
-        """Those folders; refuses one that is not there."""
+        """Allows these folders; refuses one that does not exist."""
         if missing := [folder for folder in folders if not folder.is_dir()]:
             raise CommandError(f"{missing[0]} is no folder; give folders that hold recordings")
         return cls(tuple(folder.resolve() for folder in folders))
@@ -88,7 +88,7 @@ class AllowedFolders:
         return rows, refused
 
     def _candidates(self, named: str) -> Iterator[Path]:
-        """Where that may be, links resolved, inside the folders only."""
+        """The paths in the allowed folders that the name may mean, links resolved."""
         if not 0 < len(named) <= _LONGEST_PATH or not named.isprintable() or is_url(named):
             raise CommandError(f"{named!r:.80} is no path of a recording; ask recordings")
         for root in self.roots:

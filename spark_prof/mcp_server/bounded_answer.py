@@ -40,7 +40,7 @@ class ToolAnswer:
     rows: Sequence[Any] | None = None  # from `first` on, at most a page of them; None for none
     first: int = 0
     total: int | None = None  # of all rows; None where more may follow than anybody counted
-    more: bool = False  # whether rows follow that are not in `rows`
+    has_more: bool = False  # whether rows follow that are not in `rows`
     left_out: str = ""
 
 
@@ -65,7 +65,7 @@ def answer_text(answer: ToolAnswer) -> str:
             room -= _size(fitted) + 1
             rows.append(fitted)
         behind = answer.first + len(rows)
-        if answer.more or len(rows) < len(answer.rows):
+        if answer.has_more or len(rows) < len(answer.rows):
             of = "" if answer.total is None else f" of {answer.total}"
             omissions.append(f"rows from {behind} on{of}: call again with cursor {behind}")
             record["next_cursor"] = behind
@@ -77,9 +77,9 @@ def answer_text(answer: ToolAnswer) -> str:
 def page_of(rows: Sequence[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an answer with the rows that a call's `cursor` and `limit` ask for."""
     first, limit = arguments.get("cursor", 0), arguments.get("limit", 50)
-    more = len(rows) > first + limit
+    has_more = len(rows) > first + limit
     page = rows[first : first + limit]
-    return {"rows": page, "first": first, "total": len(rows), "more": more}
+    return {"rows": page, "first": first, "total": len(rows), "has_more": has_more}
 
 
 def part_of(record: Any, path: str) -> tuple[dict[str, Any], list[Any] | None]:

@@ -53,11 +53,11 @@ class Desk:
                 del self.records[next(iter(self.records))]
         return self.records[key][0]
 
-    async def any_report(self, arguments: Arguments, *more: str) -> Any:
+    async def any_report(self, arguments: Arguments, *options: str) -> Any:
         """The JSON of `report`, whatever it is of."""
         rank = [f"--rank={arguments['rank']}"] if "rank" in arguments else []
         return await self.record(
-            ["report", *rank, *more], [self.folders.source(arguments["recording"])]
+            ["report", *rank, *options], [self.folders.source(arguments["recording"])]
         )
 
     async def report(self, arguments: Arguments) -> views.Json:
@@ -70,12 +70,12 @@ class Desk:
         return report
 
 
-def _next(arguments: Arguments, tool: str, why: str, **more: Any) -> ToolCall:
+def _next(arguments: Arguments, tool: str, why: str, **details: Any) -> ToolCall:
     """A call about the same recording; what a recording may have made up is no argument of it."""
-    if more.get("component") not in COMPONENTS:
-        more.pop("component", None)
+    if details.get("component") not in COMPONENTS:
+        details.pop("component", None)
     return ToolCall(
-        tool, {k: arguments[k] for k in ("recording", "rank") if k in arguments} | more, why
+        tool, {k: arguments[k] for k in ("recording", "rank") if k in arguments} | details, why
     )
 
 

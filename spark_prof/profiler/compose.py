@@ -129,8 +129,8 @@ def read_run(argv: Sequence[str], *, background: bool = False) -> RunLine:
                 " and the recording with it; leave it out"
             )
     if list(argv[end:]) in ([], ["--"]):
-        what = "SERVICE" if start.compose else "IMAGE"
-        raise CommandError(f"{program.name} run: no {what}; give one after the options")
+        missing = "SERVICE" if start.compose else "IMAGE"
+        raise CommandError(f"{program.name} run: no {missing}; give one after the options")
     return RunLine(tuple(argv), program, start, tuple(options), end)
 
 

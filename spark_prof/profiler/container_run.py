@@ -273,9 +273,9 @@ def _is_program(word: str) -> bool:
     return name in ("vllm", *SHELLS) or bool(PYTHON.fullmatch(name))
 
 
-def _of_image(engine: Sequence[str], image: str, what: str) -> list[str]:
+def _of_image(engine: Sequence[str], image: str, field: str) -> list[str]:
     """What the image starts by itself; empty where that is not known, as of one to be pulled."""
-    command = [*engine, "image", "inspect", "--format", f"{{{{json .Config.{what}}}}}", image]
+    command = [*engine, "image", "inspect", "--format", f"{{{{json .Config.{field}}}}}", image]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True

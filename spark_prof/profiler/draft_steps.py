@@ -111,11 +111,11 @@ class StepLog:
                 if ended:
                     # It ends with the token that it is given now.
                     request.max_tokens = 1
-        many = -1 if prefills else len(drafts)
-        self._finished += many == self._requests
+        decode_requests = -1 if prefills else len(drafts)
+        self._finished += decode_requests == self._requests
         self._steps.append(
-            [at_ns, many, min(drafts, default=0), max(drafts, default=0), sum(drafts), emitted,
-             context]
+            [at_ns, decode_requests, min(drafts, default=0), max(drafts, default=0), sum(drafts),
+             emitted, context]
         )  # fmt: skip
 
     def _add(self, name: str, drafted: int, accepted: int) -> None:
@@ -137,8 +137,8 @@ def install(scheduler: Any) -> None:
     log = StepLog(scheduler)
     log.install()
 
-    def reach(_: Any, what: str, blocks: Any = (), requests: Any = 0, drafts: Any = None) -> Any:
-        if what == "start":
+    def reach(_: Any, action: str, blocks: Any = (), requests: Any = 0, drafts: Any = None) -> Any:
+        if action == "start":
             log.start(blocks, requests, drafts)
             return None
         return log.rows()

@@ -59,7 +59,7 @@ class Interrupts:
             self._raise(self.received[0])
 
     def defer(self) -> None:
-        """From here on none raises."""
+        """From here on no signal raises."""
         self._raises_from = None
 
     @contextmanager
@@ -85,18 +85,18 @@ class Interrupts:
 
     @property
     def patience(self) -> Patience:
-        """How long may be waited after what has come."""
+        """How long a command may still wait, by the signals that have come."""
         if self.urgent:
             return _URGENT
         return (PATIENT, PATIENT, _HURRIED)[len(self.received)] if self.count < 3 else _GIVEN_UP
 
     @property
     def count(self) -> int:
-        """How many have come."""
+        """The number of signals that have come."""
         return len(self.received)
 
     def on_signal(self, sent: int, _: FrameType | None) -> None:
-        """Takes one in."""
+        """Notes a signal, and raises where the next one has to."""
         self.received.append(sent)
         if self._raises_from is not None and len(self.received) >= self._raises_from:
             self._raise(sent)
@@ -107,7 +107,7 @@ class Interrupts:
 
 
 def patience_of(error: KeyboardInterrupt) -> Patience:
-    """How long may be waited after it."""
+    """How long a command may still wait after that error."""
     return _URGENT if isinstance(error, Terminated) else PATIENT
 
 

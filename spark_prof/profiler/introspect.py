@@ -284,8 +284,10 @@ class _TensorRows:
             layer = place.layer if len(layers) == 1 else -1
             place = _ModulePath(place.path, layer, place.component)
             form = _formats(holder.module, [(name, tensor)])
-            what = "kv" if "cache" in name else "weight" if _WEIGHT.search(name) else "buffer"
-            self._add(place, holder.type, what, name, tensor, form)
+            tensor_kind = (
+                "kv" if "cache" in name else "weight" if _WEIGHT.search(name) else "buffer"
+            )
+            self._add(place, holder.type, tensor_kind, name, tensor, form)
 
     def add_caches(self, layers: Mapping[str, Any], holders: Mapping[int, _Holder]) -> None:
         """Adds the KV cache or the states of each layer, by its name in the forward context."""
@@ -314,17 +316,18 @@ class _TensorRows:
                     self._add(_ModulePath("", -1, ""), "", "kv", name, tensor, stored_format)
 
     def _add(
-        self, place: _ModulePath, kind: str, what: str, name: str, tensor: Any, form: _Format
+        self, place: _ModulePath, kind: str, tensor_kind: str, name: str, tensor: Any, form: _Format
     ) -> None:
         where = _where(tensor, self.device)
         if where is None:
             return
         self.extents.add(where)
         dtype = dtype_name(tensor)
-        row = {"address": where[0], "bytes": where[1], "kind": what, "name": name,
+        stored_as = form("kv_cache" if tensor_kind in ("kv", "state") else name, dtype)
+        row = {"address": where[0], "bytes": where[1], "kind": tensor_kind, "name": name,
                "module": place.path, "type": kind, "layer": place.layer,
                "component": place.component, "shape": _shape(tensor), "dtype": dtype,
-               "format": form("kv_cache" if what in ("kv", "state") else name, dtype)}  # fmt: skip
+               "format": stored_as}  # fmt: skip
         self.rows.append(row)
 
 

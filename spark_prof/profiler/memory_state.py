@@ -174,8 +174,8 @@ def held_by_runner(runner: Any) -> dict[str, int]:
         weights = dict(_storages([*model.parameters(), *model.buffers()]))
         values["weights"] = sum(weights.values())
         for _, drafter in drafters:
-            its = dict(_storages([*drafter.parameters(), *drafter.buffers()]))
-            values["drafter"] = sum(size for at, size in its.items() if at not in weights)
+            storages = dict(_storages([*drafter.parameters(), *drafter.buffers()]))
+            values["drafter"] = sum(size for at, size in storages.items() if at not in weights)
     return values
 
 

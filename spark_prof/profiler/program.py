@@ -141,11 +141,11 @@ def _after_wrapper(argv: Sequence[str], at: int, wrapper: Wrapper) -> tuple[list
         if not re.fullmatch(wrapper.verb, word_at(argv, end)):
             verbs = "', '".join(f"{wrapper.name} {verb} …" for verb in wrapper.verb.split("|"))
             raise CommandError(f"{wrapper.name!r} starts vLLM only as '{verbs}'")
-        more, end = scan_options(argv, end + 1, wrapper.valued)
-        options += more
+        wrapper_options, end = scan_options(argv, end + 1, wrapper.valued)
+        options += wrapper_options
     if wrapper.argument and re.fullmatch(wrapper.argument, word_at(argv, end)):
-        more, end = scan_options(argv, end + 1, wrapper.valued)
-        options += more
+        wrapper_options, end = scan_options(argv, end + 1, wrapper.valued)
+        options += wrapper_options
     return options, end + (word_at(argv, end) in ("-", "--"))
 
 

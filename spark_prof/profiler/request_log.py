@@ -167,7 +167,7 @@ class RequestLog:
         self._steps: list[tuple[int, ...]] = []
 
     def begin(self) -> None:
-        """Takes in the requests that the scheduler has already."""
+        """Follows the requests that the scheduler has already."""
         for name, request in list(getattr(self._scheduler, "requests", {}).items()):
             entry = self._enter(name, request, 0)
             status = getattr(request.status, "name", "")
@@ -176,7 +176,7 @@ class RequestLog:
                 self._reading.add(name)
 
     def added(self, request: Any, now: int) -> None:
-        """Takes in a request that came at `now`."""
+        """Follows a request that came at `now`."""
         if request.request_id not in self._entries:
             self._enter(request.request_id, request, now)
 

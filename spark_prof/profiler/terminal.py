@@ -60,7 +60,7 @@ class Terminal:
         self._thread.start()
 
     def close(self) -> None:
-        """Takes it back for good."""
+        """Takes the terminal back for good."""
         if self._terminal < 0:
             return
         self._closed.set()

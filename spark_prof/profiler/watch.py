@@ -43,10 +43,10 @@ class Screen(Protocol):
         """Shows the state and what is known of the run; False where that cannot be seen now."""
 
     def clear(self) -> None:
-        """Takes away what is shown; `show` may show it again."""
+        """Clears what is shown; `show` may show it again."""
 
     def close(self) -> None:
-        """Takes it away for good."""
+        """Clears what is shown for good."""
 
 
 @dataclass

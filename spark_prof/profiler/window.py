@@ -103,7 +103,7 @@ class StepWindow:
 
     @property
     def state(self) -> RecordingState:
-        """Where the recording stands."""
+        """The state of the recording."""
         if self.closed:
             return RecordingState.CLOSED
         if self.recorded:
@@ -141,7 +141,7 @@ _PATIENCE = 512  # steps after which a batch size is recorded although it never 
 
 @dataclass
 class _Size:
-    """What is known about one batch size."""
+    """How many steps of one batch size have come, and whether their times have settled."""
 
     stretches: Stretches
     times_ns: deque[int] = field(default_factory=lambda: deque(maxlen=2 * _SAMPLE))
@@ -150,7 +150,7 @@ class _Size:
     settled: bool = False
 
     def settle(self, time_ns: int | None) -> None:
-        """Takes in the time of one step."""
+        """Counts a step, and notes whether the times have settled with it."""
         self.passed += 1
         if time_ns is not None:
             self.times_ns.append(time_ns)

@@ -20,13 +20,13 @@ _FOREIGN = re.compile(r"\w*[^\W\x00-\x7f]\w*")  # vLLM's words are of ASCII
 _UNITS = frozenset({"µs", "μs"})
 _SIZES = re.compile(r"[a-z]?(?:\d+[a-z]?)+")
 
-_MORE_WORDS = """
+_EXTRA_WORDS = """
 docker podman run compose exec bash python vllm serve bench env sudo nohup torchrun srun mpirun
 nvidia geforce rtx quadro tesla jetson orin thor blackwell gb200 dgx spark amd epyc intel xeon
 arm cortex neoverse h100 demo workload generate gibibytes hbm pcie sxm nvl mig path host user
 model name value text url mail address option secret
 """
-_MORE = frozenset(_MORE_WORDS.split())
+_EXTRA = frozenset(_EXTRA_WORDS.split())
 _OWNERS = (
     "openai meta-llama qwen mistralai google nvidia deepseek-ai redhatai neuralmagic unsloth "
     "microsoft ibm-granite tiiuae zai-org moonshotai minimaxai allenai cohereforai coherelabs "
@@ -53,7 +53,7 @@ def _read() -> tuple[frozenset[str], frozenset[str]]:
     text = files("spark_prof").joinpath("rules/known_words.txt").read_text("utf-8")
     lines = text.split()
     options = frozenset(line for line in lines if line.startswith("--"))
-    return frozenset(lines) - options | _MORE, options
+    return frozenset(lines) - options | _EXTRA, options
 
 
 def unknown_parts(name: str) -> tuple[str, ...]:

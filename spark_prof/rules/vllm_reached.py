@@ -22,10 +22,10 @@ class Reached:
     optional: bool = False  # what is done without it stands in `use`
 
 
-def _rows(prefix: str, names: str, use: str, **more: str | bool) -> tuple[Reached, ...]:
+def _rows(prefix: str, names: str, use: str, **flags: str | bool) -> tuple[Reached, ...]:
     """A row for each name behind the same prefix."""
     return tuple(
-        Reached(prefix + name, use, str(more.get("either", "")), bool(more.get("optional")))
+        Reached(prefix + name, use, str(flags.get("either", "")), bool(flags.get("optional")))
         for name in names.split()
     )
 
@@ -188,15 +188,15 @@ def may_be_missing(name: str) -> bool:
     return name in OPTIONAL or name.startswith(_ANYWHERE) or (row is not None and row.optional)
 
 
-def missing(there: Mapping[str, bool]) -> tuple[str, ...]:
+def missing(presence: Mapping[str, bool]) -> tuple[str, ...]:
     """The names that a version must have and has not; of a group all, where it has none of them.
 
-    `there` says of each name whether the version has it.
+    `presence` says of each name whether the version has it.
     """
     either = dict(EITHER) | {row.name: row.either for row in REACHED if row.either}
-    having = {either[name] for name, has in there.items() if has and name in either}
+    having = {either[name] for name, has in presence.items() if has and name in either}
     return tuple(
         name
-        for name, has in there.items()
+        for name, has in presence.items()
         if not has and not may_be_missing(name) and either.get(name) not in having
     )

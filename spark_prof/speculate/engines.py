@@ -107,8 +107,8 @@ class DraftEngines:
 
     def _with_share(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """Each of several engines gets its share of the GPU's memory, if nobody said how much."""
-        many, names = self._options.at_once, set_options(arguments)
-        if many < 2:
+        engine_count, names = self._options.at_once, set_options(arguments)
+        if engine_count < 2:
             return tuple(arguments)
         if FIXED_CACHE in names:
             # Then the share only says what has to be free when an engine starts.
@@ -117,7 +117,7 @@ class DraftEngines:
             share = float(names.get(_SHARE, _ALL_SHARE))
         except ValueError:
             return tuple(arguments)  # vLLM says what is wrong with it
-        return with_options(arguments, [_SHARE, f"{share / many:.3f}"])
+        return with_options(arguments, [_SHARE, f"{share / engine_count:.3f}"])
 
     def _few_graphs(self, variants: Sequence[Variant]) -> tuple[str, ...]:
         """CUDA graphs of what is measured alone, where nobody said which.
@@ -129,13 +129,15 @@ class DraftEngines:
         if free_bytes() is None or any(_GRAPHS.search(name) for name in names):
             return ()
         counts = {0}.union(*(variant.drafts for variant in variants))
-        sizes = {padded(many) * (1 + k) for many in self._options.batch_sizes for k in counts}
+        sizes = {
+            padded(batch_size) * (1 + k) for batch_size in self._options.batch_sizes for k in counts
+        }
         return ("--cudagraph-capture-sizes", *map(str, sorted(sizes)))
 
 
 def padded(requests: int) -> int:
     """The requests of the CUDA graph that vLLM runs for so many, by its own list."""
-    few = next((many for many in (1, 2, 4) if many >= requests), 0)
+    few = next((size for size in (1, 2, 4) if size >= requests), 0)
     step = 8 if requests <= 248 else 16
     return few or -(-requests // step) * step
 

@@ -54,7 +54,7 @@ class Variant:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The engine in words, as messages have it."""
         if not self.drafts:
             return "the engine without drafts"
         if len(self.drafts) > 1:

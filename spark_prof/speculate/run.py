@@ -129,7 +129,7 @@ class Measuring:
             except EngineError as error:
                 if len(group) < 2 or not self._engines.alone:
                     raise
-                self._say(f"the engines are not alive together: {error.what}")
+                self._say(f"the engines are not alive together: {error.fault}")
                 self._engines.close()
                 self._options = replace(self._options, at_once=1)
                 self._engines.one_at_a_time()

@@ -41,7 +41,7 @@ class Fit:
 def measured_drafts(rounds: Sequence[Round]) -> tuple[int, ...]:
     """The numbers of drafts that most rounds have measured."""
     counts = Counter(drafts for times in rounds for drafts in times)
-    return tuple(sorted(drafts for drafts, many in counts.items() if 2 * many > len(rounds)))
+    return tuple(sorted(drafts for drafts, count in counts.items() if 2 * count > len(rounds)))
 
 
 def step_us(rounds: Sequence[Round], width: float) -> StepCost | None:

@@ -16,11 +16,11 @@ import torch
 from spark_prof.errors import SparkProfError
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.rules.components import component_of
+from spark_prof.swaps.builder_loading import load_builder
 from spark_prof.swaps.decoder_layer import PARTS, LayerModules, Part, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement, logger
 from spark_prof.swaps.layers import Layer
 from spark_prof.swaps.live_weights import read_layer
-from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.progress import Progress
 from spark_prof.swaps.swap_settings import Swap
 
@@ -209,14 +209,14 @@ def _check_measured(point: SwapPoint, swap: Swap) -> None:
     modules = LayerModules.of(point.module)
     if swap.kernel != "spark_prof" or modules is None:
         return
-    what = ""
+    layer_kind = ""
     if modules.attention is None:
-        what = "whose attention is vLLM's own"
+        layer_kind = "whose attention is vLLM's own"
     elif modules.gate is None and _type_of(modules.mlp.gate_up_proj) not in _MEASURED_MLPS:
-        what = "without experts whose weights are not FP8"
-    if what:
+        layer_kind = "without experts whose weights are not FP8"
+    if layer_kind:
         raise SparkProfError(
-            f"a layer {what} was not measured to be faster; layer=spark_prof! runs it"
+            f"a layer {layer_kind} was not measured to be faster; layer=spark_prof! runs it"
         )
 
 

@@ -267,15 +267,18 @@ def _configured(
 
 
 def _experts(
-    run: Callable[..., Any], packed: PackedExperts, configs: Mapping[int, MoeConfig], more: int
+    run: Callable[..., Any],
+    packed: PackedExperts,
+    configs: Mapping[int, MoeConfig],
+    extra_bytes: int,
 ) -> Replacement:
-    """more: bytes that it holds beside packed weights."""
+    """Experts that hold `extra_bytes` beside their packed weights."""
     size = f"{packed.count} experts, {packed.gate_up.rows} x {packed.hidden}"
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
     biases = (packed.gate_up_bias, packed.down_bias)
     parts = packed.gate_up, packed.down
     in_place = packed.gate_up.format == "bf16"  # but for what lies apart, which is a copy
-    memory = more + sum(part.scales.nbytes if in_place else part.bytes for part in parts)
+    memory = extra_bytes + sum(part.scales.nbytes if in_place else part.bytes for part in parts)
     memory += sum(bias.nbytes for bias in biases if bias is not None)
     return Replacement(run, LARGEST_BATCH, "kept", memory, line, _fits(configs))
 

@@ -29,7 +29,7 @@ class HostMarks:
     """Marks on the host's clock, for engines that compute on the CPU: each is its time in ns."""
 
     def reset(self, count: int) -> None:
-        """Nothing is made beforehand."""
+        """Does nothing: marks of the host need no preparation."""
 
     def mark(self) -> int:
         """Sets a mark."""
@@ -40,10 +40,10 @@ class HostMarks:
         return second - first
 
     def reached(self, mark: int) -> None:
-        """Nothing: the host itself computes."""
+        """Returns at once: the host itself computes, so that the mark has been reached."""
 
     def hold(self, us: int) -> None:
-        """Nothing: there is no device that would wait."""
+        """Does nothing: there is no device to keep waiting."""
 
 
 class EventMarks:

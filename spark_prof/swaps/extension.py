@@ -144,5 +144,5 @@ class Extension:
 
     @_refusing
     def spark_prof_compared(self) -> list[dict[str, Any]]:
-        """What the tap has compared, and forgets it."""
+        """Returns what the tap has compared since the last call."""
         return tap_of(self).compared()

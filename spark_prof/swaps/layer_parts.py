@@ -86,12 +86,12 @@ class NormedMatrix(SwappablePart):
     """The norm of the residual stream, and qkv."""
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
-        """As vLLM has it."""
+        """The part as vLLM's own modules compute it."""
         y, total = _normed(self.modules.first_norm, x, residual, self.opaque)
         return product_of(self.modules.attention.qkv_proj(y)), total
 
     def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
-        """With the matrix's bias, which may be none."""
+        """The arguments of a replacement: also the matrix's bias, which may be None."""
         bias = getattr(self.modules.attention.qkv_proj, "bias", None)
         return x, None if residual is None else residual.contiguous(), bias
 
@@ -100,7 +100,7 @@ class AttentionPart(SwappablePart):
     """From qkv on: norms of heads, rotation, KV cache, attention."""
 
     def stock(self, qkv: torch.Tensor, positions: torch.Tensor) -> Any:
-        """As vLLM has it."""
+        """The part as vLLM's own modules compute it."""
         module = self.modules.attention
         widths = (module.q_size, module.kv_size, module.kv_size)
         q, k, v = (part.contiguous() for part in qkv.split(widths, dim=-1))
@@ -162,12 +162,12 @@ class NormedMlp(SwappablePart):
     """The norm of the residual stream, and router and experts or a dense MLP."""
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
-        """As vLLM has it."""
+        """The part as vLLM's own modules compute it."""
         y, total = _normed(self.modules.second_norm, x, residual, self.opaque)
         return own_forward(self.modules.mlp)(y), total
 
     def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
-        """Both contiguous."""
+        """The arguments of a replacement, both contiguous."""
         return x, None if residual is None else residual.contiguous()
 
     def completed(self, result: Any) -> Any:

@@ -23,5 +23,5 @@ def has_triton(x: torch.Tensor) -> bool:
     With TRITON_INTERPRET=1 that is the CPU, to be debugged: slowly, and cut where a GPU rounds to
     bfloat16, so that the check finds a kernel too far off.
     """
-    there = x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
-    return there and find_spec("triton") is not None
+    on_device = x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return on_device and find_spec("triton") is not None

@@ -110,7 +110,7 @@ EXPERTS = {
 
 
 def method_of(module: Any) -> str:
-    """How the row of a module's quantization method is called, whether there is one or not."""
+    """The name of a module's quantization method, as the table of stored layouts spells it."""
     method = getattr(module, "quant_method", None)
     name = type(method).__name__
     behind = getattr(method, "wkey", None)
@@ -161,11 +161,11 @@ def read_linear(name: str, module: Any, slot: str) -> LinearLayer:
     return LinearLayer(name, slot, _weight(module, stored_as(module, LINEAR)))
 
 
-def check_scale(value: torch.Tensor, what: str) -> torch.Tensor:
+def check_scale(value: torch.Tensor, name: str) -> torch.Tensor:
     """The scales as float32; refuses one that is not a finite number above zero."""
     value = value.to(torch.float32)
     if not bool((value.isfinite() & (value > 0)).all()):
-        raise KernelError(f"its {what} is not above zero and finite: was it in the checkpoint?")
+        raise KernelError(f"its {name} is not above zero and finite: was it in the checkpoint?")
     return value
 
 
@@ -552,12 +552,12 @@ def _matrices(
     scales = _cut(scale, extent, half, _BLOCKS[stored.format])
     if stored.format == "mxfp4":
         return MxFp4(packed, scales)
-    what = f"{half}_{stored.global_scale}"
-    value = check_scale(parameter(module, what), what)
+    scale_name = f"{half}_{stored.global_scale}"
+    value = check_scale(parameter(module, scale_name), scale_name)
     if half == "w2":
         return NvFp4(packed, scales, GlobalScale(value.reshape(-1, 1, 1), stored.convention))
     value = value.reshape(packed.shape[0], -1)
-    _refuse_turns(value, extent, what)
+    _refuse_turns(value, extent, scale_name)
     shards = value.shape[1]
     rows = [extent.halves * extent.intermediate // shards] * shards
     return NvFp4(packed, scales, GlobalScale.of_shards(value, rows, stored.convention))
@@ -565,8 +565,8 @@ def _matrices(
 
 def _fp8_experts(module: Any, stored: StoredAs, extent: Extent, half: str) -> QuantizedWeight:
     values = _cut(parameter(module, f"{half}_{stored.weight}"), extent, half, 1)
-    what = f"{half}_{stored.scale}"
-    scale = check_scale(scales_of(module, stored, f"{half}_"), what)
+    scale_name = f"{half}_{stored.scale}"
+    scale = check_scale(scales_of(module, stored, f"{half}_"), scale_name)
     if getattr(module, "weight_block_size", None) is not None:
         if extent.turns or extent.intermediate % FP8_BLOCK:
             raise KernelError("blocks of its FP8 scales have rows of both gate and up")
@@ -577,13 +577,13 @@ def _fp8_experts(module: Any, stored: StoredAs, extent: Extent, half: str) -> Qu
         scale = _gate_up(scale, extent) if half == "w13" else scale[:, : extent.hidden]
         return Fp8Rows(values, scale.squeeze(-1).contiguous())
     scale = scale.reshape(len(values), -1)
-    _refuse_turns(scale, extent, what)
+    _refuse_turns(scale, extent, scale_name)
     return Fp8Rows(values, scale.repeat_interleave(values.shape[1] // scale.shape[1], 1))
 
 
-def _refuse_turns(of_shards: torch.Tensor, extent: Extent, what: str) -> None:
+def _refuse_turns(of_shards: torch.Tensor, extent: Extent, scale_name: str) -> None:
     if extent.turns and bool((of_shards != of_shards[:, :1]).any()):
-        raise KernelError(f"its {what} differs between gate and up, whose rows take turns")
+        raise KernelError(f"its {scale_name} differs between gate and up, whose rows take turns")
 
 
 def _cut(values: torch.Tensor, extent: Extent, half: str, per_item: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ _MARK = " | spark-prof: "
 
 @dataclass(frozen=True)
 class Progress:
-    """One such line."""
+    """A line of an engine's log that names what it does with which kernel."""
 
     doing: str  # building or trying
     kernel: str  # SLOT=NAME; empty when all are in their layers, and whatever follows is no one's
@@ -24,7 +24,7 @@ ALL_LIVE = Progress("", "")
 
 
 def last_progress(log: str) -> Progress:
-    """The last one that a log tells; `ALL_LIVE` where it tells none.
+    """The last progress line of a log; `ALL_LIVE` where it has none.
 
     last_progress(f"INFO {Progress('trying', 'o=fp8')}").kernel == "o=fp8"
     """

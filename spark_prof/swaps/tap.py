@@ -148,8 +148,8 @@ class LogitRecording:
             ]
         return tokens
 
-    def more(self, request: TappedRequest) -> bool:
-        """Whether a next token of it can be taken."""
+    def has_next(self, request: TappedRequest) -> bool:
+        """Whether there is a next token to take for the request."""
         return not self._text or request.sampled < len(self._text.get(request.prompt, ()))
 
     def _next(self, request: TappedRequest) -> int:
@@ -211,8 +211,8 @@ class LogitComparison:
             ]
         return torch.tensor(tokens)
 
-    def more(self, request: TappedRequest) -> bool:
-        """Whether a next token of it can be taken."""
+    def has_next(self, request: TappedRequest) -> bool:
+        """Whether there is a next token to take for the request."""
         return (request.number, request.sampled) in self._recorded
 
     def _find(self, request: TappedRequest) -> tuple[int, torch.Tensor]:
@@ -225,7 +225,7 @@ class LogitComparison:
         return token, row
 
     def finish(self) -> None:
-        """Nothing is to be written."""
+        """Does nothing: a comparison writes no file."""
 
 
 Use = LogitRecording | LogitComparison
@@ -331,7 +331,7 @@ class _Tapping:
             waiting = [
                 (row + 1, width - 1, request)
                 for (row, width, request), token in zip(waiting, sampled, strict=True)
-                if width > 1 and inputs[row + 1] == token and self.use.more(request)
+                if width > 1 and inputs[row + 1] == token and self.use.has_next(request)
             ]
         return force_tokens(logits, rows, torch.tensor(tokens))
 
@@ -343,7 +343,7 @@ class _Tapping:
         end = request.prompt_tokens + request.sampled
         if not self._drafts:
             return position == end
-        return position >= end and (not request.sampled or self.use.more(request))
+        return position >= end and (not request.sampled or self.use.has_next(request))
 
     def _inputs(self, order: list[str], widths: list[int]) -> list[int]:
         """The token behind which each row is: of the later ones of a request its drafts."""

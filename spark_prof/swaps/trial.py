@@ -52,7 +52,7 @@ _RING = 320
 
 @dataclass(frozen=True)
 class _TrialEngine:
-    """Of what all trials are: the engine's config, how long a call may take, what was said."""
+    """What all trials share: the engine's config, how long a call may take, what was reported."""
 
     config: Any
     seconds: float
@@ -147,7 +147,7 @@ class _ReplacementTrial:
     ) -> None:
         assert guarded.replacement is not None
         self._guarded, self._work, self._engine, self._extended = guarded, work, engine, extended
-        self._what = (guarded.replacement.bits, point.slot, point.name)
+        self._layer_key = (guarded.replacement.bits, point.slot, point.name)
         self.counts = _counts(guarded.replacement, point, work, engine, extended=extended)
         self._error = guarded.error  # of another form of the same layer
 
@@ -289,19 +289,19 @@ class _ReplacementTrial:
     ) -> None:
         """Keeps the error of a call's worst row; raises _Wrong if that, or the call, is wrong."""
         count, index = len(index), index.to(reference.rows[0].device)
-        what = f"{_rows(count)} ({reference.kind}{how})"
+        rows_text = f"{_rows(count)} ({reference.kind}{how})"
         expected = [tensor.index_select(0, index) for tensor in reference.expected]
-        of = (*self._what, self._guarded.rounded if reference.is_stock else "")
+        of = (*self._layer_key, self._guarded.rounded if reference.is_stock else "")
         bounds = layer_bound(*of), element_bound(*of)
         try:
-            error = compare_rows(result, expected, reference.floors, bounds, what)
+            error = compare_rows(result, expected, reference.floors, bounds, rows_text)
             if error.beyond and reference.is_stock:
                 # Of as many rows vLLM's may be another kernel, such as one that quantizes them.
                 same = self.stock_results(_pick(reference.rows, index))
                 if same is not None:
-                    error = compare_rows(result, same, reference.floors, bounds, what)
+                    error = compare_rows(result, same, reference.floors, bounds, rows_text)
         except ValueError as wrong:
-            raise ValueError(f"with {what}: {wrong}") from wrong
+            raise ValueError(f"with {rows_text}: {wrong}") from wrong
         problem = fenced.problem(result)
         if problem:
             self._off(problem + how, count)

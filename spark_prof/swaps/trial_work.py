@@ -73,7 +73,7 @@ class Fenced:
 
 
 def row_floors(expected: Sequence[torch.Tensor]) -> list[float]:
-    """What norm the rows of each result count as at least."""
+    """The least norm that the error of a row is held against, of each result."""
     floors = []
     for result in expected:
         norms = result[: max(1, _AT_ONCE // result.shape[1])].double().norm(dim=-1)
@@ -163,7 +163,7 @@ so near to each other that each has a say, under a softmax and as sigmoids."""
 
 @dataclass(frozen=True)
 class TrialWork:
-    """How one place is tried."""
+    """The inputs and the reference that the replacement of one place is tried with."""
 
     shape: tuple[Any, ...]  # tells places of the same work from others
     # Of a kind of tokens that many: the arguments with a row for each.

@@ -307,7 +307,7 @@ def _lines(
     recorded = max(counts.recorded if counts else 0, progress.get("recorded", 0))
     exact = counts is not None and counts.exact and counts.recorded == recorded
     expected = max(recorded, int(flushed[-1]) + 1 if len(flushed) else 0)
-    what = "recorded steps" if name.startswith("rank") else "recorded scheduler iterations"
+    records = "recorded steps" if name.startswith("rank") else "recorded scheduler iterations"
     missing = expected - len(flushed)
     because = f": {why}" if why else ""
     lines = []
@@ -317,9 +317,9 @@ def _lines(
         )
         if exact or why != _WITHOUT_A_WORD:
             fate += f"{_place(flushed, expected)}{because}"
-        lines.append(f"{'' if exact else 'at least '}{missing} {what} {fate}")
+        lines.append(f"{'' if exact else 'at least '}{missing} {records} {fate}")
     elif why and not exact and name.startswith("rank"):
-        lines.append(f"how many {what} were not flushed after {expected} is not known{because}")
+        lines.append(f"how many {records} were not flushed after {expected} is not known{because}")
     if counts is not None and counts.begun > counts.recorded:
         lines.append("1 more step was running when the recording ended, and is not recorded")
     if counts is not None and counts.failed:

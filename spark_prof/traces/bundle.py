@@ -185,9 +185,9 @@ class Bundle:
         if rows is None:
             empty = empty_table(table)
             return empty if columns is None else empty.select(list(columns))
-        with self._opened(table, rank, columns) as (file, there, whole):
+        with self._opened(table, rank, columns) as (file, stored, whole):
             # Threads cost more than they bring where a table has many small row groups.
-            return whole(file.read(there, use_threads=rows >= _LARGE))
+            return whole(file.read(stored, use_threads=rows >= _LARGE))
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
@@ -216,14 +216,14 @@ class Bundle:
         total = self.meta.tables.get(table_file(table, rank), 0)
         if total <= rows:
             return self.frame(table, rank, columns), np.arange(total)
-        with self._opened(table, rank, columns) as (file, there, whole):
+        with self._opened(table, rank, columns) as (file, stored, whole):
             groups = file.num_row_groups
             count = max(1, groups * rows // total)
             chosen = np.unique(np.linspace(0, groups - 1, count, dtype=int))
             sizes = [file.metadata.row_group(group).num_rows for group in range(groups)]
             first = np.append(0, np.cumsum(sizes))
             place = np.concatenate([np.arange(first[g], first[g + 1]) for g in chosen])
-            row_groups = whole(file.read_row_groups(chosen.tolist(), columns=there))
+            row_groups = whole(file.read_row_groups(chosen.tolist(), columns=stored))
         return row_groups.unify_dictionaries().to_pandas(split_blocks=True), place
 
     def batches(
@@ -234,8 +234,8 @@ class Bundle:
         Nothing comes of a table that the bundle lacks.
         """
         if table_file(table, rank) in self.meta.tables:
-            with self._opened(table, rank, columns) as (file, there, whole):
-                for batch in file.iter_batches(ROWS, columns=there):
+            with self._opened(table, rank, columns) as (file, stored, whole):
+                for batch in file.iter_batches(ROWS, columns=stored):
                     yield whole(pa.Table.from_batches([batch]))
 
     @contextmanager
@@ -261,11 +261,11 @@ class Bundle:
             missing = TABLES[table].later_columns(footer.schema.to_arrow_schema()) or ()
             later = {column.name: column for column in missing}
             # One column at least, which tells how many rows there are.
-            there = [n for n in names if n not in later] or schema.names[:1]
-            strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
+            stored = [n for n in names if n not in later] or schema.names[:1]
+            strings = [n for n in stored if pa.types.is_dictionary(schema.field(n).type)]
             path = self.path / name
             with pq.ParquetFile(path, metadata=footer, read_dictionary=strings) as file:
-                yield file, there, whole
+                yield file, stored, whole
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
 
@@ -295,8 +295,8 @@ class Bundle:
         """One column that is there at least once, whose values are copied as they are read."""
         kind = TABLES[table].schema.field(name).type
         column = LargeColumn(kind, self.meta.tables[table_file(table, rank)])
-        with self._opened(table, rank, [name]) as (file, there, _):
-            value = only_value(file, name) if there == [name] else None
+        with self._opened(table, rank, [name]) as (file, stored, _):
+            value = only_value(file, name) if stored == [name] else None
         if value is not None:
             return column.of_one(value)
         for rows in self.batches(table, rank, [name]):

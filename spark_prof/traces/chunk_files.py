@@ -94,7 +94,11 @@ def other_recordings(pieces: Path) -> list[Path]:
     if not run:  # of another host than the recorder's
         usual = Counter(filter(None, runs.values())).most_common(1)
         run = usual[0][0] if usual else ""
-    other_processes = {name for name, its in runs.items() if its not in ("", run)} if run else set()
+    other_processes = (
+        {name for name, run_of_process in runs.items() if run_of_process not in ("", run)}
+        if run
+        else set()
+    )
     return sorted(
         path for path in pieces.iterdir() if other_processes & set(path.name.split(".")[:2])
     )

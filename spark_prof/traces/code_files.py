@@ -149,7 +149,7 @@ def _library(path: Path, architecture: str | None, folder: Path) -> CodeFiles:
             raise CommandError(
                 f"{path} holds nothing for sm_{number}{suffix}, only {_architectures(files)}"
             )
-        there = {p.name: p for p in take_out(tool, path, usable, folder, _SECONDS)}
+        extracted = {p.name: p for p in take_out(tool, path, usable, folder, _SECONDS)}
     except ToolError as error:
         raise CommandError(f"{path}: {error}") from error
     code = CodeFiles()
@@ -162,8 +162,8 @@ def _library(path: Path, architecture: str | None, folder: Path) -> CodeFiles:
     usable.sort(key=lambda file: (file.is_ptx, -file.number, not file.suffix))
     symbols: set[str] = set()
     for file in usable:
-        if file.name in there:
-            _add(code, there[file.name], file, symbols)
+        if file.name in extracted:
+            _add(code, extracted[file.name], file, symbols)
     return code
 
 

@@ -210,8 +210,8 @@ def take_out(
             ]
             pattern = ",".join(sorted(parts))
             run_tool([*limited, option, pattern, library.absolute()], seconds, len, folder)
-    there = (folder / Path(file.name).name for file in files)
-    return [path for path in there if path.is_file()]
+    paths = (folder / Path(file.name).name for file in files)
+    return [path for path in paths if path.is_file()]
 
 
 def ptx_entries(path: Path) -> list[str]:

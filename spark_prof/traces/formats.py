@@ -45,13 +45,13 @@ class Head:
 
     @cached_property
     def content(self) -> bytes:
-        """Its first MiB, decompressed."""
+        """The first MiB of the file, decompressed."""
         with open_stream(self.path) as blocks:
             return next(blocks, b"")
 
     @cached_property
     def text(self) -> bytes:
-        """That from the first character that is no blank on."""
+        """The content without a byte order mark and leading blanks."""
         return self.content.removeprefix(b"\xef\xbb\xbf").lstrip()
 
     def holds(self, first: bytes, *words: bytes) -> bool:
@@ -191,9 +191,9 @@ class FormatError(CommandError):
 
     log: EngineLog | None = None
 
-    def __init__(self, path: Path, what: str, way_out: str = "") -> None:
-        super().__init__(f"{path} {what}{': ' if way_out else ''}{way_out}")
-        self.what = what
+    def __init__(self, path: Path, fault: str, way_out: str = "") -> None:
+        super().__init__(f"{path} {fault}{': ' if way_out else ''}{way_out}")
+        self.fault = fault
 
     def with_log(self, log: EngineLog | None) -> FormatError:
         """The error with the log that was read on the way."""
@@ -231,8 +231,8 @@ def format_of(path: Path) -> str:
         return BENCHMARK
     other, log = _of_doctor(path)
     if other:
-        what = f"is {other} and no recording; ask: spark-prof doctor {path}"
-        raise FormatError(path, what).with_log(log)
+        fault = f"is {other} and no recording; ask: spark-prof doctor {path}"
+        raise FormatError(path, fault).with_log(log)
     raise UnknownFormatError(
         path,
         "is nothing that can be read",

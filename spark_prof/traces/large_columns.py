@@ -49,14 +49,14 @@ class LargeColumn:
         self._put(indices)
 
     def of_one(self, value: int | str) -> Values | pd.Categorical:
-        """All rows, where each has this value."""
+        """The column, where all rows have this value."""
         code = self._codes_of([value])[0] if isinstance(value, str) else value
         if code:
             self._values = np.full(self._rows, code, self._dtype)
         return self.filled()
 
     def filled(self) -> Values | pd.Categorical:
-        """All rows."""
+        """The column with all rows."""
         values = self._values
         if values is None:
             values = np.zeros(self._rows, self._dtype)

@@ -214,10 +214,12 @@ def machine_code_of(bundle: Bundle) -> MachineCode:
     """The functions of a bundle that ran; those that its table lacks are read from its cubins."""
     functions_table = bundle.frame("functions", 0)
     cubins = bundle.frame("cubins", 0, ["hash", "functions"])
-    there = set(zip(functions_table["hash"], functions_table["function"], strict=True))
+    disassembled = set(zip(functions_table["hash"], functions_table["function"], strict=True))
     missing_symbols: dict[Path, set[str]] = {}
     for key, functions in cubins.itertuples(index=False):
-        missing = {name for name in functions.split("\n") if name and (key, name) not in there}
+        missing = {
+            name for name in functions.split("\n") if name and (key, name) not in disassembled
+        }
         path = bundle.path / CUBINS_FOLDER / f"{key}.cubin"
         if missing and _HASH.fullmatch(key) and path.is_file():
             missing_symbols[path] = missing

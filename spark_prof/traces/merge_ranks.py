@@ -54,8 +54,8 @@ def moved(rows: pa.Table, shift: Shift) -> pa.Table:
         # As whole ns and the small drifted rest: a float of the time itself would lose digits.
         whole = int(shift.offset_ns)
         rest = shift.offset_ns - whole + shift.drift * (time - shift.at_ns).astype(np.float64)
-        there = time - whole - np.rint(rest).astype(np.int64)
-        column = pa.array(np.where(time == _UNSET, _UNSET, there), pa.int64())
+        shifted = time - whole - np.rint(rest).astype(np.int64)
+        column = pa.array(np.where(time == _UNSET, _UNSET, shifted), pa.int64())
         rows = rows.set_column(index, field, column)
     return rows
 
@@ -78,9 +78,9 @@ def check_same_run(parts: Sequence[Bundle]) -> None:
                 continue
             other = owners.setdefault(name, part)
             if other is not part:
-                what = name.removesuffix(".parquet").replace("-rank", " of rank ")
+                table = name.removesuffix(".parquet").replace("-rank", " of rank ")
                 raise CommandError(
-                    f"{other.path} and {part.path} both hold {what}; give different ranks of one "
+                    f"{other.path} and {part.path} both hold {table}; give different ranks of one "
                     "run"
                 )
     first = parts[0]

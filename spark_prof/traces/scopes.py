@@ -106,7 +106,7 @@ class ModuleRanges:
     name: Int64s  # the number of its name in the list that the walk was given
 
     def calls(self, scope: Int64s) -> pd.DataFrame:
-        """They as `Window.calls`, with the scope of each."""
+        """The calls as `Window.calls` has them, with the scope of each."""
         return pd.DataFrame(
             {"scope": scope, "start_ns": self.start, "end_ns": self.end, "thread": self.thread}
         )

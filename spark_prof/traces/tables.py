@@ -28,7 +28,7 @@ class TableColumn:
     default: str | bool | int | None = None
 
     def repeated(self, rows: int) -> pa.Array:
-        """So many rows of the default."""
+        """An array of so many times the default."""
         if pa.types.is_dictionary(self.type):
             codes = pa.array(np.zeros(rows, np.int32))
             return pa.DictionaryArray.from_arrays(codes, pa.array([self.default]))

@@ -295,17 +295,17 @@ class Bench:
         """Says why candidates were not tried."""
         self.evidence.why |= dict.fromkeys(candidates, why)
 
-    def tell(self, what: str, waiting: int) -> None:
+    def tell(self, subject: str, waiting: int) -> None:
         """Says what is tried now."""
         gains = self.evidence.gains
         best = max(gains, key=lambda combination: gains[combination].value, default=BASE)
         won = f"; best until now {name_of(best)}, {gains[best].value:.2f} x" if best else ""
         left = self.budget.left / 60
-        self.say(f"trying {what}{won}; {waiting} to go here, {left:.1f} min left")
+        self.say(f"trying {subject}{won}; {waiting} to go here, {left:.1f} min left")
 
 
 def names(group: Sequence[str]) -> str:
-    """What candidates are called, in a line."""
+    """The names of candidates, joined by `and`."""
     return " and ".join(name_of((words,)) for words in group)
 
 

@@ -145,11 +145,13 @@ def _together(words: Sequence[str]) -> Iterator[str]:
     for word in words:
         match = _ONE_VALUE.fullmatch(word)
         name, value = (match[1], match[2]) if match else ("", word)
-        more = f"{line}|{value}" if name and name == before else f"{line}, {word}" if line else word
-        if line and len(more) > _WIDEST:
+        longer = (
+            f"{line}|{value}" if name and name == before else f"{line}, {word}" if line else word
+        )
+        if line and len(longer) > _WIDEST:
             yield line
-            more = word
-        line, before = more, name
+            longer = word
+        line, before = longer, name
     yield line
 
 

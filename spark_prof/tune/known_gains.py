@@ -54,7 +54,7 @@ class TrialEvidence:
         self.why: dict[str, str] = {}  # what became of a candidate beside its figures
 
     def add(self, trial: TuneTrial) -> None:
-        """Takes one trial more."""
+        """Adds a trial."""
         self.trials.append(trial)
         if trial.outcome != "measured":
             self.bad[trial.combination] = trial
@@ -86,11 +86,11 @@ class TrialEvidence:
         return combination in self.bad or any((words,) in self.bad for words in combination)
 
     def claims(self, gain: Interval | None) -> Effect:
-        """What an interval tells, beyond the floor."""
+        """The effect that an interval shows beyond the noise floor."""
         return effect_of_gain(gain, self.floor)
 
     def effect(self, combination: Combination) -> Effect:
-        """What is told of a combination over the base."""
+        """The effect of a combination over the base."""
         return self.claims(self.gains.get(combination))
 
     def lasting(self, combination: Combination) -> bool:

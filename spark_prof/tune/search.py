@@ -90,12 +90,12 @@ def _paired(bench: Bench, combination: Combination) -> tuple[Timed, ...]:
     seconds = min(max(seconds, SHORTEST_S), _CONFIRM_S)
     times: tuple[Timed, ...] = ()
     took = 0.0
-    for number, more in enumerate(ROUNDS):
+    for number, factor in enumerate(ROUNDS):
         if number and budget.left < 2 * took:
             break
         # Once there is an answer, the time may be up: what was measured of it stays.
         try:
-            bench.together(number, [Pair(combination)], (), seconds * more, "confirmation")
+            bench.together(number, [Pair(combination)], (), seconds * factor, "confirmation")
         except TimeUpError:
             if not times:
                 raise
@@ -105,7 +105,7 @@ def _paired(bench: Bench, combination: Combination) -> tuple[Timed, ...]:
             return ()
         times = trial.times
         with suppress(TimeUpError):
-            bench.together(number, [Pair(BASE)], (), seconds * more, "confirmation")
+            bench.together(number, [Pair(BASE)], (), seconds * factor, "confirmation")
         itself = evidence.last(BASE, BASE, "confirmation")
         unlike = over_batches(itself.times) if itself else None
         if unlike and not unlike.low <= 1 <= unlike.high:

@@ -202,19 +202,21 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
         first = tuple(dict.fromkeys(value for backend in backends for value in backend.values))
         later = tuple(dict.fromkeys(value for backend in backends for value in backend.later))
         tried = tuple(dict.fromkeys((*first, *later)))
-        what = (
+        weights_text = (
             "this attention" if option == _NO_WEIGHTS else f"{' and '.join(sorted(stored))} weights"
         )
         promised = most_promising(report, _about(components, report), components)
         for value in tried:
-            condition = f"vLLM has it for {what} on compute capability {facts.capability}"
+            condition = f"vLLM has it for {weights_text} on compute capability {facts.capability}"
             if value not in first:
                 condition += _after(option, value, stored, facts)
             if packages := packages_of(option, value, facts):
                 condition += f"; it needs {' and '.join(packages)}, which vLLM does not bring"
             yield Candidate(f"{option}={value}", _BACKENDS, condition, *promised)
         is_known = any(backend.complete for backend in backends)
-        yield from _not_tried(option, tried, stored if is_known else set(), what, report, facts)
+        yield from _not_tried(
+            option, tried, stored if is_known else set(), weights_text, report, facts
+        )
 
 
 def _after(option: str, value: str, stored: set[str], facts: MachineFacts) -> str:
@@ -245,7 +247,7 @@ def packages_of(option: str, value: str, facts: MachineFacts) -> tuple[str, ...]
 
 
 def _not_tried(
-    option: str, tried: Sequence[str], stored: set[str], what: str, report: Report,
+    option: str, tried: Sequence[str], stored: set[str], weights_text: str, report: Report,
     facts: MachineFacts,
 ) -> Iterator[UntriedCandidate]:  # fmt: skip
     """The other values of an option."""
@@ -278,9 +280,11 @@ def _not_tried(
         elif value in here:
             why = "it computes with narrower activations than this checkpoint is for"
         elif value in elsewhere:
-            why = f"vLLM has it for {what}, but not on compute capability {facts.capability}"
+            why = (
+                f"vLLM has it for {weights_text}, but not on compute capability {facts.capability}"
+            )
         else:
-            why = f"that it runs {what} on this GPU in vLLM {facts.vllm} is not known"
+            why = f"that it runs {weights_text} on this GPU in vLLM {facts.vllm} is not known"
         yield UntriedCandidate(f"{option}={value}", _BACKENDS, why)
 
 

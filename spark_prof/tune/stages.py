@@ -43,11 +43,11 @@ def try_swaps(bench: Bench) -> None:
     also = family(BASE, apart, _MOST_SIDES - len(singles))
     seconds = budget.steps_each(len(singles), len(engine_groups(bench.separate)))
     alive = singles
-    for number, more in enumerate(ROUNDS):
-        if not alive or (number and not budget.allows_steps(len(alive) * seconds * more)):
+    for number, factor in enumerate(ROUNDS):
+        if not alive or (number and not budget.allows_steps(len(alive) * seconds * factor)):
             break
-        bench.tell(f"{len(alive)} swaps in one engine, {seconds * more:.1f} s each", len(alive))
-        bench.together(number, [Pair(c) for c in alive], also, seconds * more)
+        bench.tell(f"{len(alive)} swaps in one engine, {seconds * factor:.1f} s each", len(alive))
+        bench.together(number, [Pair(c) for c in alive], also, seconds * factor)
         alive = [c for c in alive if evidence.is_open(c)]
     won = [c for c in singles if evidence.lasting(c) and evidence.effect(c) == "faster"]
     won.sort(key=lambda c: -evidence.gains[c].value)

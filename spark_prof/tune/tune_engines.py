@@ -319,7 +319,7 @@ class Engines:
             self.close()
             if self.left <= 0:
                 raise TimeUpError from error
-            why = one_line(error.what if isinstance(error, EngineError) else str(error))
+            why = one_line(error.fault if isinstance(error, EngineError) else str(error))
             doing, blamed = _blamed(self._log, combinations)
             raise EngineEndedError(f"while {doing} it {why}" if blamed else why, blamed) from error
         except BaseException:

@@ -321,11 +321,11 @@ class _TuneRun:
         for candidate in self.table.candidates:
             if not swaps_only((candidate.words,)):
                 continue
-            more = Side(fitting.swaps + side_of((candidate.words,)).swaps)
-            if check_memory(self._command, Side(), more, free)[0] is False:
+            extended = Side(fitting.swaps + side_of((candidate.words,)).swaps)
+            if check_memory(self._command, Side(), extended, free)[0] is False:
                 alone.add(candidate.words)
             else:
-                fitting = more
+                fitting = extended
         return frozenset(alone)
 
 

@@ -128,7 +128,7 @@ class Timed:
 
     @classmethod
     def of(cls, requests: int, estimate: Estimate) -> Timed:
-        """What an A/B found."""
+        """The times and the gain of an A/B's estimate."""
         return cls(requests, estimate.b_us, estimate.a_us, estimate.gain, estimate.quads)
 
 
@@ -159,7 +159,7 @@ class TuneTrial:
 
     @property
     def key(self) -> tuple[str, int, Combination, Combination | None]:
-        """What tells it from every other trial of a tune."""
+        """The key of the trial in a tune."""
         return self.stage, self.number, self.combination, self.than
 
 

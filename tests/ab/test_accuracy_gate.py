@@ -318,7 +318,7 @@ def test_a_text_that_costs_more_fails_and_its_perplexity_is_stated() -> None:
     assert found.figures is not None
     assert found.figures.text is not None
     assert found.figures.text.perplexity_a == pytest.approx(math.e)
-    assert abs(found.figures.text.more) < 1e-9
+    assert abs(found.figures.text.extra_nats) < 1e-9
     assert any("perplexity of the text: 2.718 on side a" in line for line in found.notes)
     wrong = [replace(each, loss_b=each.loss_b + 0.2) for each in right]
     [reason] = judge(wrong, "kept", depth=DENSE, text=True).reasons

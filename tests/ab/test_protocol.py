@@ -217,7 +217,7 @@ def test_a_text_has_a_perplexity_on_both_sides(tmp_path: Path, options: tuple[st
         assert gate.verdict.floor is not None
         for figures, more in ((gate.verdict.figures, 0.01), (gate.verdict.floor, 0.0)):
             assert figures.text is not None
-            assert (figures.text.loss_a, figures.text.more) == (1.5, pytest.approx(more))
+            assert (figures.text.loss_a, figures.text.extra_nats) == (1.5, pytest.approx(more))
     assert "Perplexity of the text" in done.output
 
 

@@ -99,7 +99,7 @@ def test_every_kernel_of_a_step_is_raced_or_told(name: str) -> None:
 
 
 QKV = Weights("qkv", 0, "qkv_proj", 0, 128 * 64, "bfloat16", "model.layers.0.qkv_proj")
-DOWN = replace(QKV, component="mlp", what="down_proj", path="model.layers.0.mlp.down_proj")
+DOWN = replace(QKV, component="mlp", name="down_proj", path="model.layers.0.mlp.down_proj")
 
 
 @each_row(

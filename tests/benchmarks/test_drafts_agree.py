@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import drafts_agree
-from benchmarks.drafts_agree import told, told_swaps
+from benchmarks.drafts_agree import batch_lines, swap_lines
 from spark_prof.ab.accuracy_gate import Depth, Position
 from spark_prof.ab.agreement import bits_of_swaps
 from spark_prof.ab.result import RankSwaps, SwappedModule
@@ -29,7 +29,7 @@ BACK = SwappedModule("o", "model.layers.0.o", "spark_prof!", "a", "fell back", "
 
 
 def test_a_batch_size_that_agrees_is_one_line() -> None:
-    [(line, good)] = told(4, DRAFTED, FLOOR, DEPTH)
+    [(line, good)] = batch_lines(4, DRAFTED, FLOOR, DEPTH)
     assert good
     assert line.startswith(
         "batch 4: 384 positions, 256 behind an accepted draft (KL there 0.0001 nats); "
@@ -42,41 +42,43 @@ def test_a_batch_size_that_agrees_is_one_line() -> None:
 
 
 def test_without_a_position_behind_a_draft_nothing_is_proven() -> None:
-    [(line, good)] = told(1, PLAIN, FLOOR, DEPTH)
+    [(line, good)] = batch_lines(1, PLAIN, FLOOR, DEPTH)
     assert not good
     assert "384 positions, 0 behind an accepted draft; agreement" in line
     assert line.endswith("gate passed")
 
 
 def test_nothing_is_proven_by_near_ties() -> None:
-    [(line, good)] = told(1, [replace(p, margin_a=0.0) for p in DRAFTED], FLOOR, DEPTH)
+    [(line, good)] = batch_lines(1, [replace(p, margin_a=0.0) for p in DRAFTED], FLOOR, DEPTH)
     assert not good
     assert "384 near ties" in line
 
 
 def test_a_fault_behind_drafts_alone_fails_and_is_named() -> None:
     wrong = [replace(p, token_b=9, kl_nats=3.0, worst=9.0) if p.behind else p for p in DRAFTED]
-    (line, good), *reasons = told(8, wrong, FLOOR, DEPTH)
+    (line, good), *reasons = batch_lines(8, wrong, FLOOR, DEPTH)
     assert not good
     assert "(KL there 3 nats); agreement 0.3333" in line
     assert line.endswith("gate failed")
     assert reasons
-    assert all(text.startswith("batch 8: ") and not told_good for text, told_good in reasons)
+    assert all(text.startswith("batch 8: ") and not reached for text, reached in reasons)
 
 
 def test_logits_that_are_no_numbers_fail() -> None:
-    (line, good), *_ = told(1, [replace(p, kl_nats=float("nan")) for p in DRAFTED], FLOOR, DEPTH)
+    (line, good), *_ = batch_lines(
+        1, [replace(p, kl_nats=float("nan")) for p in DRAFTED], FLOOR, DEPTH
+    )
     assert not good
     assert "nothing finite was compared" in line
 
 
 def test_some_layer_has_to_be_swapped_where_that_was_asked_for() -> None:
-    assert [*told_swaps([RankSwaps(0, (LIVE, BACK))], asked=True)] == [
+    assert [*swap_lines([RankSwaps(0, (LIVE, BACK))], swaps_expected=True)] == [
         ("1 layers swapped, 1 fell back", True),
         ("fell back: o: no GPU", True),
     ]
-    assert next(told_swaps([RankSwaps(0, (BACK,))], asked=True))[1] is False
-    assert next(told_swaps([RankSwaps(0)], asked=False))[1] is True
+    assert next(swap_lines([RankSwaps(0, (BACK,))], swaps_expected=True))[1] is False
+    assert next(swap_lines([RankSwaps(0)], swaps_expected=False))[1] is True
 
 
 def test_a_live_swap_with_other_bits_changes_those_of_the_model() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ab, gpu_queue
-from benchmarks.ab import CASES, ROOT, both, timed, told
+from benchmarks.ab import CASES, ROOT, figure_lines, side_options, timed
 from benchmarks.gpu_queue import JOBS, Job, cores_of, run
 from spark_prof.ab.result import SideComparison, from_json
 from spark_prof.ab.statistics import compare_starts
@@ -130,7 +130,7 @@ def test_cases_of_the_table_exist_and_say_what_they_swap() -> None:
     assert all(job.command[job.command.index("--cases") + 1] in CASES for job in of_ab)
     for case in CASES.values():
         assert {swap.slot for swap in parse_swaps(case.b)} <= {*SLOTS}
-    assert both("X=1", "deepseek-v2-lite-layer")[-1].startswith("X=1,layer=spark_prof!")
+    assert side_options("X=1", "deepseek-v2-lite-layer")[-1].startswith("X=1,layer=spark_prof!")
 
 
 def test_what_is_searched_counts_in_the_comparisons_behind() -> None:
@@ -163,10 +163,10 @@ def test_an_engine_has_the_options_of_its_case(
         asked.append(command)
         return 0
 
-    monkeypatch.setattr(ab, "written", lambda case, folder: folder)
+    monkeypatch.setattr(ab, "model_folder", lambda case, folder: folder)
     monkeypatch.setattr(ab, "exit_code_of", keep)
     for name in ("nemotron-3-nano-fp8", "gpt-oss-20b-layer-quantized"):
-        assert ab.run(name, tmp_path / "result.json", "3", both("", name), []) == 0
+        assert ab.run(name, tmp_path / "result.json", "3", side_options("", name), []) == 0
     of_engines = [command[command.index("--") + 1 :] for command in asked]
     assert of_engines[0][-2:] == ["--moe-backend", "triton"]
     assert "--moe-backend" not in of_engines[1]
@@ -190,7 +190,7 @@ def test_without_bars_times_decide_nothing() -> None:
     path = ROOT / "benchmarks/results/ab/llama-3.1-8b-fp8-layer-vllm033-h200.json"
     result = from_json(path.read_bytes(), str(path))
     case = replace(CASES["llama-3.1-8b-fp8-layer"], bars=((1, 9.0), (8, 9.0)))
-    held, free = ([*told(case, result, None, bars=bars)] for bars in (True, False))
+    held, free = ([*figure_lines(case, result, None, bars=bars)] for bars in (True, False))
     missed = [line for line, reached in held if "bar 9.0" in line and not reached]
     assert len(missed) == 2
     assert not [

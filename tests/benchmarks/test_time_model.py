@@ -107,7 +107,7 @@ def test_errors_and_the_gb10_are_as_documented() -> None:
     for row in predictions(constants, max(between), every):
         assert row.low < row.us < row.high
         if row.cell.weight_bytes > 4e6:
-            assert row.alike[0] / row.alike[1] >= 11 / 16
+            assert row.as_good[0] / row.as_good[1] >= 11 / 16
             assert min(row.in_flight) > 24 * 1024
         label = f"{row.cell.label.split(',')[0]}{' experts' * (row.cell.kind == 'moe')}"
         label += f", {row.cell.work.format}"

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 
 from spark_prof.kernels.candidate import KernelCandidate
 from spark_prof.kernels.check.runner import check as check_candidate
+from spark_prof.swaps.builder_loading import GROUP, load_builder
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.own import GROUP, load_builder
 from spark_prof.swaps.swap_settings import SLOTS
 from tests.command_line import ran
 from tests.docs.pages import ROOT, commands, tables

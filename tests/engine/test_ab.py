@@ -129,7 +129,7 @@ def test_a_trained_model_has_a_perplexity(trained: Done) -> None:
         assert figures.agreement > 0.97
         assert figures.text is not None
         assert 1 < figures.text.perplexity_a < 2.5
-        assert abs(figures.text.more) < 0.01
+        assert abs(figures.text.extra_nats) < 0.01
     assert "Perplexity of the text" in trained.output
 
 

@@ -174,7 +174,7 @@ def test_other_roundings_pass() -> None:
     assert found.figures.agreement is not None
     assert 0.98 < found.figures.agreement < 1
     assert found.figures.near_ties < found.figures.positions / 4
-    assert 0 < abs(found.figures.text.more) < 0.01
+    assert 0 < abs(found.figures.text.extra_nats) < 0.01
 
 
 def doubled_scale(layer: Layer) -> None:

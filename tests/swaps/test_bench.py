@@ -21,8 +21,8 @@ from spark_prof.kernels.bench.run import race_dense, race_experts
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
 from spark_prof.kernels.candidate import KernelCandidate
 from spark_prof.swaps import layers
+from spark_prof.swaps.builder_loading import load_builder
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.own import load_builder
 from tests.emulator.compiler import compiler
 from tests.rows import each_row
 

@@ -15,8 +15,8 @@ from spark_prof.kernels.check.oracles import Expected
 from spark_prof.kernels.check.runner import check, run_replacement
 from spark_prof.kernels.check.verdict import CheckVerdict, judge_changed
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.swaps.builder_loading import load_builder
 from spark_prof.swaps.layers import Layer, NormLayer, Replacement
-from spark_prof.swaps.own import load_builder
 from tests.kernels.check import plain
 from tests.rows import each_row
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spark_prof.cli.kernels import Slot, _template_text
-from spark_prof.swaps.own import load_builder
+from spark_prof.swaps.builder_loading import load_builder
 from spark_prof.swaps.swap_settings import SLOTS
 from tests.kernels.check.plain import some
 from tests.rows import each_row

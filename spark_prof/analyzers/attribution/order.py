@@ -140,7 +140,7 @@ class Launched:
     opens: Flags
 
     def reordered(self, order: Integers | slice) -> Launched:
-        """The same kernels in that order."""
+        """These kernels in another order."""
         return Launched(*(array[order] for array in vars(self).values()))
 
 
@@ -197,8 +197,8 @@ def _whole_steps(step: Integers) -> Iterator[slice]:
     while begin < len(step):
         end = min(begin + BLOCK, len(step))
         while end < len(step) and step[end] == step[end - 1]:
-            more = np.flatnonzero(step[end : end + BLOCK] != step[end - 1])
-            end = end + int(more[0]) if len(more) else min(end + BLOCK, len(step))
+            step_begins = np.flatnonzero(step[end : end + BLOCK] != step[end - 1])
+            end = end + int(step_begins[0]) if len(step_begins) else min(end + BLOCK, len(step))
         yield slice(begin, end)
         begin = end
 
@@ -228,9 +228,9 @@ def _place_steps(rows: Launched, products: Mapping[str, int]) -> tuple[Codes, In
     kinds, layers = [], []
     for near in (passed[first] - 1, passed[first]):
         anchor = anchors[np.clip(near, 0, len(anchors) - 1)]
-        there = (near >= 0) & (near < len(anchors)) & (rows.step[anchor] == step[first])
-        kinds.append(np.where(there, np.where(attention[anchor], 1, 2), 0))
-        layers.append(np.where(there, layer[anchor], -1).astype(layer.dtype))
+        in_step = (near >= 0) & (near < len(anchors)) & (rows.step[anchor] == step[first])
+        kinds.append(np.where(in_step, np.where(attention[anchor], 1, 2), 0))
+        layers.append(np.where(in_step, layer[anchor], -1).astype(layer.dtype))
     count = np.diff(earlier, append=products_begun[-1])
     starts, components, sides = _templates(kinds, layers[1] - layers[0], count, products)
     place = starts[stretch]

@@ -173,8 +173,8 @@ def _as_read(
     if not len(outside):
         return key
     order = outside[np.lexsort((-key[outside], step[outside]))]
-    what = [rows["name"].cat.codes.to_numpy(), rows["module"].to_numpy()]
-    names = np.stack([one[order].astype(np.int32) for one in what], axis=1)
+    columns = [rows["name"].cat.codes.to_numpy(), rows["module"].to_numpy()]
+    names = np.stack([one[order].astype(np.int32) for one in columns], axis=1)
     begin = np.flatnonzero(np.diff(step[order], prepend=-1))
     end = np.append(begin[1:], len(order))
     was_read = np.logical_or.reduceat(positions(launch_keys, key[order]) >= 0, begin)

@@ -65,7 +65,7 @@ def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
         (not architecture.states, "what the KV cache holds: context is not counted"),
         (not architecture.layers, "how many layers there are: all are taken to decode"),
     )  # fmt: skip
-    lost += [f"The configuration does not say {what}." for missing, what in notes if missing]
+    lost += [f"The configuration does not say {unknown}." for missing, unknown in notes if missing]
     unplaced = [(m.path, int(m.bytes)) for m, place in placed if place == _UNPLACED]
     return WeightsOfModel(
         architecture,

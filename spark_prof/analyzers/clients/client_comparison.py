@@ -97,7 +97,7 @@ _SAME_SERVER = 2.0
 
 _FEWEST = 5  # fewer steps with decoding requests say nothing about a mean
 
-_MORE = 1.2  # so many times the client's tokens are not all on their way to it
+_SHARED_LOAD = 1.2  # from so many times the client's tokens on, the engine had other clients too
 
 _SEVERAL = 1.05  # more tokens a chunk than this are several
 
@@ -158,7 +158,9 @@ def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> Cli
         f"{whole if client.whole_requests else ''}"
     ]
     if client.tokens is not None and engine.tokens:
-        remark = ": other clients were there" if engine.tokens > _MORE * client.tokens else ""
+        remark = (
+            ": other clients were there" if engine.tokens > _SHARED_LOAD * client.tokens else ""
+        )
         sentences.append(
             f"The client received {client.tokens:,.0f} tokens while the engine generated "
             f"{engine.tokens:,.0f}{remark}."
@@ -214,12 +216,12 @@ def _by_steps(
     engine = engine_side(matching, _prompt_tokens(run), same_requests=False)
     times = (run.tpot, Latency() if run.itl_per_token else run.itl, run.ttft)
     requests = "1 request" if concurrency == 1 else f"{concurrency} requests"
-    what = f"Compared are the run's statistics with the recorded steps of {requests}."
+    basis = f"Compared are the run's statistics with the recorded steps of {requests}."
     if concurrency is None:
-        what = (
+        basis = (
             f"{unsaid}; the recorded steps had {low}. Compared are its statistics with those steps."
         )
-    sentences = [reason, what, *_stalls(engine)]
+    sentences = [reason, basis, *_stalls(engine)]
     cost = next((row for row in overhead if row.batch_size == size), None)
     if cost is not None and engine.token_us:
         sentences.append(

@@ -98,12 +98,12 @@ def unlike(first: ComparedRecording, other: ComparedRecording) -> str:
     if len(a) and len(b) and a.combine(b, min, 0.0).sum() < 1 - _OTHER_BATCHES:
         usual = f"mostly {a.index[0]} against {b.index[0]}"
         differences.insert(0, f"the batch size of decode steps ({usual})")
-    more = (
+    rest = (
         f" and {len(differences) - _MOST_TOLD} more settings"
         if len(differences) > _MOST_TOLD
         else ""
     )
-    return ", ".join(differences[:_MOST_TOLD]) + more
+    return ", ".join(differences[:_MOST_TOLD]) + rest
 
 
 def _short_value(value: str) -> str:

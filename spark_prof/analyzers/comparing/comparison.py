@@ -34,7 +34,7 @@ class ComparedRecording:
 
     @property
     def phases(self) -> frozenset[str]:
-        """Of its steps."""
+        """The phases that its steps have."""
         return frozenset(self.steps["phase"].astype(str))
 
     @property
@@ -172,13 +172,13 @@ class PhaseComparison:
 
     @property
     def one(self) -> str:
-        """What one of them is called: decode step, step, recording."""
+        """What one unit of the phase is called: decode step, step, recording."""
         return self.unit if self.phase == "unknown" else f"{self.phase} {self.unit}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One side against the reference."""
+    """The comparison of one side with the reference."""
 
     # Recordings of the reference and the other.
     sides: tuple[tuple[ComparedRecording, ...], tuple[ComparedRecording, ...]]

@@ -56,12 +56,12 @@ class PhaseSteps:
 
     @property
     def whole(self) -> Int64s:
-        """All of them."""
+        """The places of all steps of the phase."""
         return np.sort(np.concatenate(list(self.sizes.values())))
 
     @property
     def compared(self) -> Int64s:
-        """Those that are compared."""
+        """The places of the steps that are compared."""
         return np.concatenate([places for places, _ in self.groups])
 
     def column(self, name: str) -> Floats:
@@ -233,8 +233,8 @@ def context_effect(matching: MatchingSteps) -> ContextEffect | None:
     by least squares over the middle half of the steps of the largest group.
     """
     tokens_a, tokens_b = _context_tokens(matching)
-    more = tokens_b - tokens_a
-    if not tokens_a or abs(more) < _DIFFERENT * tokens_a:
+    extra_tokens = tokens_b - tokens_a
+    if not tokens_a or abs(extra_tokens) < _DIFFERENT * tokens_a:
         return None
     sizes = [row for row in matching.sizes if row.weight]
     largest = max(sizes, key=lambda row: min(row.steps_a, row.steps_b)).size
@@ -250,8 +250,8 @@ def context_effect(matching: MatchingSteps) -> ContextEffect | None:
     error = sum((error / count) ** 2 for _, error, _, count in estimates) ** 0.5
     free = min(free for _, _, free, _ in estimates)
     wide = student_quantile(0.975, max(int(free), 2)) * error
-    ends = sorted((more * (slope - wide), more * (slope + wide)))
-    return ContextEffect(tokens_a, tokens_b, slope, more * slope, *ends)
+    ends = sorted((extra_tokens * (slope - wide), extra_tokens * (slope + wide)))
+    return ContextEffect(tokens_a, tokens_b, slope, extra_tokens * slope, *ends)
 
 
 def _slope(steps: PhaseSteps, places: Int64s) -> tuple[float, float, float] | None:

@@ -99,17 +99,17 @@ def proofs_of(swaps: Iterable[SwapOnSide], table: pd.DataFrame) -> tuple[LayerPr
 def _proof(side: str, place: _SwappedLocation, modules: int, table: pd.DataFrame) -> LayerProof:
     rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
     other = "a" if side == "b" else "b"
-    here, there = rows[f"kernels_{side}"], rows[f"kernels_{other}"]
-    new = tuple(rows.loc[(here > 0) & (there == 0), "name"].astype(str))
-    replaced = _replaced(place.slot, rows[there > 0], f"{other}_us")
-    dropped = (there - here).clip(lower=0)[replaced.index].sum()
-    expected = there[replaced.index].sum() if place.slot == "moe" else modules
-    staying = replaced[here[replaced.index] > 0].astype(str)
+    swapped_calls, other_calls = rows[f"kernels_{side}"], rows[f"kernels_{other}"]
+    new = tuple(rows.loc[(swapped_calls > 0) & (other_calls == 0), "name"].astype(str))
+    replaced = _replaced(place.slot, rows[other_calls > 0], f"{other}_us")
+    dropped = (other_calls - swapped_calls).clip(lower=0)[replaced.index].sum()
+    expected = other_calls[replaced.index].sum() if place.slot == "moe" else modules
+    staying = replaced[swapped_calls[replaced.index] > 0].astype(str)
     left = () if dropped >= expected - _HALF_A_CALL else tuple(staying)
     where = f"layer {place.layer}" if place.layer >= 0 else "the part outside of the layers"
     verdict: RanAnswer = "did not run"
     why = f"side {side} ran no other kernels of {place.component} than side {other} in {where}"
-    if not (here > 0).any():
+    if not (swapped_calls > 0).any():
         why = f"side {side} ran no kernel of {place.component} in {where}"
     elif new and not left:
         verdict, why = "ran", ""
@@ -128,14 +128,14 @@ def _proof(side: str, place: _SwappedLocation, modules: int, table: pd.DataFrame
     )
 
 
-def _replaced(slot: str, there: pd.DataFrame, us: str) -> pd.Series:
+def _replaced(slot: str, other_rows: pd.DataFrame, us: str) -> pd.Series:
     """The names of the other side's kernels of which a replacement takes the place of some.
 
     Matrix products; where no name is known as one, what takes the most time. Smaller ones beside
     them, such as casts, may stay.
     """
-    product = np.array([is_gemm(str(name)) for name in there["name"]], bool)
-    names: pd.Series = there["name"]
+    product = np.array([is_gemm(str(name)) for name in other_rows["name"]], bool)
+    names: pd.Series = other_rows["name"]
     if slot in _NO_PRODUCTS:
         return names[~product]
-    return names[product] if product.any() else names[there[us].nlargest(1).index]
+    return names[product] if product.any() else names[other_rows[us].nlargest(1).index]

@@ -128,7 +128,7 @@ _SEED = 7
 
 @dataclass(frozen=True, eq=False)
 class TypicalStep:
-    """Which steps count."""
+    """The steps that make up a typical step, and how they would vary if drawn again."""
 
     steps: Int64s  # the middle half of all steps by length
     # Weights of all steps, a column each time that as many were drawn again, and their middle half
@@ -198,7 +198,7 @@ class SwappedSteps:
 
     @property
     def waits_us(self) -> float:
-        """What of it the device waits for the host."""
+        """Mean time of a typical step in which the device waits for the host."""
         return self.a_step(self.rows["gap_us"].where(self.waits, 0.0))
 
     def gaps_us(self, cost: float) -> Floats:

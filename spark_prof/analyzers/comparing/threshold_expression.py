@@ -38,7 +38,7 @@ _LONGEST = 8192
 
 @dataclass(frozen=True)
 class Expression:
-    """One limit."""
+    """One limit of `--fail-on`."""
 
     text: str  # as it was given
     metric: tuple[str, ...]  # its words, such as ("decode_us", "median")

@@ -43,7 +43,7 @@ class MetricReading:
 
     kind: Kind  # time in us, rate a second, share of 1, or count
     change: Change  # the interval of what has no noise is a point
-    there: bool = True  # whether side b has it at all
+    present: bool = True  # whether side b has it at all
     short: str = ""  # why its noise is not known, such as too few steps; empty where it is
     phase: PhaseComparison | None = None  # of whose steps it is
 
@@ -120,11 +120,11 @@ def _rate(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
 
 def _gaps(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
     phase = _typical(comparison)
-    what = _one_of(rest, ("us", "share", *GAPS), "part of gaps", "us")
-    if what in GAPS:
-        return _part(phase, what)
+    word = _one_of(rest, ("us", "share", *GAPS), "part of gaps", "us")
+    if word in GAPS:
+        return _part(phase, word)
     change = summed([part.change for part in phase.parts if part.name in GAPS])
-    if what == "share":
+    if word == "share":
         components = [part.change for part in phase.parts if part.name in COMPONENTS]
         return _share_of(phase, change, summed(components))
     return MetricReading("time", change, short=_short(phase), phase=phase)
@@ -175,9 +175,9 @@ def _kernels(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
 
 
 def _coverage(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
-    what = _one_of(rest, ("layer", "component", "engine", *BASIS_CLASSES), "coverage")
+    level = _one_of(rest, ("layer", "component", "engine", *BASIS_CLASSES), "coverage")
     a, b = (
-        fmean(getattr(recording.report.coverage, what) for recording in side)
+        fmean(getattr(recording.report.coverage, level) for recording in side)
         for side in comparison.sides
     )
     return MetricReading("share", point(a, b))
@@ -194,7 +194,7 @@ def _findings(comparison: Comparison, rest: tuple[str, ...]) -> MetricReading:
         )
         for side in comparison.sides
     )
-    return MetricReading("count", point(float(a), float(b)), there=b > 0)
+    return MetricReading("count", point(float(a), float(b)), present=b > 0)
 
 
 METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], MetricReading]] = {
@@ -222,7 +222,7 @@ WALL_TIMES = ("decode_us", "prefill_us", "step_us", "tpot_us", "tokens_per_s", "
 def _time(phase: PhaseComparison, change: Change | None) -> MetricReading:
     """What a part of a typical step takes; None for a part that neither side has."""
     if change is None:
-        return MetricReading("time", point(0.0, 0.0), there=False)
+        return MetricReading("time", point(0.0, 0.0), present=False)
     return MetricReading("time", change, change.b > 0, _short(phase), phase)
 
 
@@ -243,18 +243,18 @@ def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> MetricReadi
     return MetricReading("share", combined([part, rest], share), short=_short(phase), phase=phase)
 
 
-def _one_of(rest: tuple[str, ...], choices: Iterable[str], what: str, default: str = "") -> str:
+def _one_of(rest: tuple[str, ...], choices: Iterable[str], noun: str, default: str = "") -> str:
     word = ".".join(rest) or default
     if word not in choices:
-        raise _unknown(word, choices, what)
+        raise _unknown(word, choices, noun)
     return word
 
 
-def _unknown(word: str, choices: Iterable[str], what: str) -> CommandError:
+def _unknown(word: str, choices: Iterable[str], noun: str) -> CommandError:
     names = list(choices)
     near = difflib.get_close_matches(word[:100], names, n=3, cutoff=0.4) or names[:12]
     return CommandError(
-        f"--fail-on knows no {what} {word[:100]!r}; it may be {', '.join(near) or 'none'}"
+        f"--fail-on knows no {noun} {word[:100]!r}; it may be {', '.join(near) or 'none'}"
     )
 
 
@@ -303,8 +303,8 @@ def _checked(comparison: Comparison, limit: Expression) -> ThresholdResult:
         raise _unknown(limit.metric[0], METRICS, "metric")
     reading = reader(comparison, limit.metric[1:])
     if limit.operator == "missing":
-        missing = f"{comparison.names[1]} has none" if not reading.there else ""
-        return ThresholdResult(limit, reading, "passed" if reading.there else "failed", missing)
+        missing = f"{comparison.names[1]} has none" if not reading.present else ""
+        return ThresholdResult(limit, reading, "passed" if reading.present else "failed", missing)
     units, examples = _UNITS[reading.kind]
     if limit.unit not in units:
         raise CommandError(

@@ -160,7 +160,7 @@ class _Lanes:
         """Numbers in the order of steps, and of rows in a step."""
         if stream in self._in_order:
             return rows.astype(np.int32, copy=False)
-        return self._step[rows].astype(np.int64) * _MANY + rows
+        return self._step[rows].astype(np.int64) * _ROW_LIMIT + rows
 
     def _beside(self, rows: Int64s, shift: int, side: Literal["left", "right"]) -> Int64s:
         beside = np.full(len(rows), -1)
@@ -174,4 +174,4 @@ class _Lanes:
         return beside
 
 
-_MANY = 1 << 31  # more rows than any table has
+_ROW_LIMIT = 1 << 31  # more rows than any table has

@@ -187,7 +187,7 @@ def _batch(
     weights: Mapping[str, tuple[float, str]],
     tokens: int,
 ) -> CounterBatch | str:
-    """One batch size; a sentence where its kernels cannot be told apart."""
+    """The counters of one batch size; a sentence where its kernels cannot be told apart."""
     near = _near(samples, kernels[mine], kernels[~mine])
     begin, finish = (near[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     length = (finish - begin).astype(np.float64)

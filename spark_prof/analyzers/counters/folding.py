@@ -136,7 +136,7 @@ class Calls:
     step: Integers  # which calls belong to one replay
 
     def shifted(self, ns: int) -> Calls:
-        """The same calls that much later."""
+        """The same calls, moved by so many nanoseconds."""
         return Calls(self.start_ns + ns, self.end_ns + ns, self.slot, self.step)
 
 

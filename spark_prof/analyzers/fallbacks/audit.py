@@ -70,19 +70,19 @@ def failure_cause(
             continue
         groups = [group for group in match.groups() if group] + ["", "", ""]
         layers = _layers(failure, statements) if rule.id in _IN_LAYERS else ""
-        what = rule.failure.format(
+        failure_text = rule.failure.format(
             *groups[:3], library=_library(failure), kernel=_kernel(failure, statements),
             stage=_last_of(STAGES, failure.frames),
         )  # fmt: skip
         tells_reasons = rule.id == "no-linear-kernel" and bool(failure.reasons)
         if tells_reasons:
-            what = f"{what}: {'; '.join(failure.reasons)}"[: 2 * _LONGEST]
+            failure_text = f"{failure_text}: {'; '.join(failure.reasons)}"[: 2 * _LONGEST]
         fix = _remedy(failure, vllm) or rule.fix
         if rule.fix_of_experts and layers == "the experts" and fix == rule.fix:
             fix = rule.fix_of_experts
-        return FailureCause(rule.id, what, layers, fix, tells_reasons)
-    what = f"{failure.error}: {failure.message}".strip(": ")[:_LONGEST]
-    return FailureCause("other", what, _layers(failure, statements), "")
+        return FailureCause(rule.id, failure_text, layers, fix, tells_reasons)
+    failure_text = f"{failure.error}: {failure.message}".strip(": ")[:_LONGEST]
+    return FailureCause("other", failure_text, _layers(failure, statements), "")
 
 
 def _remedy(failure: EngineFailure, vllm: str) -> str:
@@ -140,7 +140,7 @@ def _kernel(failure: EngineFailure, statements: Sequence[Statement]) -> str:
 
 
 def _library(failure: EngineFailure) -> str:
-    """Whose code the innermost frames are."""
+    """The library whose code the innermost frames are."""
     return (
         _last_of(LIBRARIES[:-1], failure.frames)
         or _last_of(LIBRARIES, failure.frames)
@@ -149,7 +149,7 @@ def _library(failure: EngineFailure) -> str:
 
 
 def _last_of(rows: Iterable[tuple[str, str]], frames: Sequence[str]) -> str:
-    """What the innermost frame tells that tells anything."""
+    """The word for the innermost frame that a row of the table matches."""
     table = tuple(rows)
     for frame in reversed(frames):
         for pattern, word in table:

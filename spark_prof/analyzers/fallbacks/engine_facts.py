@@ -118,7 +118,7 @@ def merged(first: EngineSetup, second: EngineSetup) -> EngineSetup:
 def differences(recorded: EngineSetup, logged: EngineSetup) -> tuple[Disagreement, ...]:
     """What a recording and a log say differently, as far as both say anything."""
     disagreements = []
-    for name, what in (
+    for name, setting in (
         ("vllm", "the version of vLLM"), ("eager", "eager execution"),
         ("prefix_caching", "prefix caching"), ("quantization", "the quantization"),
         ("moe_backend", "--moe-backend"), ("linear_backend", "--linear-backend"),
@@ -127,8 +127,8 @@ def differences(recorded: EngineSetup, logged: EngineSetup) -> tuple[Disagreemen
         ours, theirs = getattr(recorded, name), getattr(logged, name)
         if ours not in ("", None, ()) and theirs not in ("", None, ()) and ours != theirs:
             text = (
-                f"The recording and the log differ in {what}: {_short(ours)} and {_short(theirs)}. "
-                "Are they of the same run?"
+                f"The recording and the log differ in {setting}: {_short(ours)} and "
+                f"{_short(theirs)}. Are they of the same run?"
             )
             disagreements.append(Disagreement(text, name))
     return tuple(disagreements)

@@ -67,7 +67,7 @@ class LayerGroup:
 
     @property
     def conflict(self) -> str:
-        """Who contradicts whom; empty where they agree."""
+        """Which sources contradict each other; empty where they agree."""
         first = self.sources[0] if self.sources else None
         choice = choice_of(first.kernel) if first else None
         if first is None or choice is None:

@@ -159,8 +159,8 @@ _LOOKS: tuple[Callable[[Audit], Iterator[DoctorVerdict]], ...] = (
 
 def _of_findings(findings: Sequence[Finding]) -> Iterator[DoctorVerdict]:
     for finding in findings[:1]:
-        what = first_sentence(finding.text)
-        yield DoctorVerdict("finding", finding.key or finding.id, what=what, fix=finding.fix)
+        sentence = first_sentence(finding.text)
+        yield DoctorVerdict("finding", finding.key or finding.id, what=sentence, fix=finding.fix)
 
 
 def _came_further(audit: Audit) -> bool:

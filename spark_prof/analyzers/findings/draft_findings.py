@@ -78,7 +78,7 @@ def _loss(report: Report) -> Iterator[Observation]:
 
 
 def _hardly_any(speculation: Speculation) -> Iterator[Observation]:
-    """Where nothing tells what drafting takes."""
+    """A finding for recordings in which the cost of drafting is unknown."""
     if _upper(speculation) < _HARDLY:
         yield Observation(None,
             f"Hardly any draft is accepted: {_of(speculation)}. What drafting takes is not known.",
@@ -99,18 +99,18 @@ def _too_many(report: Report) -> Iterator[Observation]:
     if best is not None and best[1] <= now * (1 - _MATTERS):
         keep, us = best
         gain: float | None = (now - us) / 1e3
-        what = f"with {keep} it would take about {us / 1e3:.2f} ms"
+        alternative = f"with {keep} it would take about {us / 1e3:.2f} ms"
     else:
         seldom = [place.position for place in speculation.positions if place.high < _SELDOM]
         keep = min(seldom, default=0) - 1
         if keep < 1 or keep >= len(speculation.positions):
             return
-        gain, what = None, "what they cost is not known"
+        gain, alternative = None, "what they cost is not known"
     last = speculation.positions[keep]
     yield Observation(
         gain,
         f"Drafts from the {_ordinal(keep + 1)} on are seldom accepted ({100 * last.share:.0f} % of "
-        f"{last.proposed}); a token takes {now / 1e3:.2f} ms, {what}.",
+        f"{last.proposed}); a token takes {now / 1e3:.2f} ms, {alternative}.",
         f"Set num_speculative_tokens to {keep} in --speculative-config.",
         tuple(_by_position(speculation)),
     )  # fmt: skip
@@ -131,19 +131,19 @@ def _too_few(report: Report) -> Iterator[Observation]:
     draft_us = _each_us(speculation, cost)
     step_us, tokens, accepted = cost.step_us, cost.tokens_per_step, last.share
     now = best = (step_us / tokens, tokens, most)
-    for more in range(most + 1, _MOST_DRAFTS + 1):
+    for drafts in range(most + 1, _MOST_DRAFTS + 1):
         accepted *= follows
         step_us, tokens = step_us + (draft_us or 0.0), tokens + accepted
-        best = min(best, (step_us / tokens, tokens, more))
+        best = min(best, (step_us / tokens, tokens, drafts))
     if best[0] > now[0] * (1 - _MATTERS):
         return
-    us, tokens, more = best
+    us, tokens, drafts = best
     yield Observation(
         (now[0] - us) / 1e3 if draft_us is not None else None,
         f"The last of {most} drafts is accepted in {100 * last.share:.0f} % of {last.proposed} "
-        f"verifications: more would bring tokens. With {more}, accepted as the last one is, a step "
-        f"gives {tokens:.1f} tokens instead of {now[1]:.1f}.",
-        f"Set num_speculative_tokens to {more} in --speculative-config, and compare tokens/s.",
+        f"verifications: more would bring tokens. With {drafts}, accepted as the last one is, "
+        f"a step gives {tokens:.1f} tokens instead of {now[1]:.1f}.",
+        f"Set num_speculative_tokens to {drafts} in --speculative-config, and compare tokens/s.",
         (*_by_position(speculation), "A wider step is taken to cost no more than its drafting."),
     )  # fmt: skip
 

@@ -35,9 +35,9 @@ def _eager(audit: Audit) -> Iterator[Observation]:
       "decode steps exceed the largest graph, or are padded to 1.5 times their tokens")  # fmt: skip
 def _graph_sizes(audit: Audit) -> Iterator[Observation]:
     whole = sum(row.steps for row in audit.batches)
-    many = [row for row in audit.batches if row.steps > _FEW * whole]
-    bare = [row for row in many if row.graph is None]
-    padded = [row for row in many if row.graph and row.graph >= _PADDED * row.tokens]
+    frequent = [row for row in audit.batches if row.steps > _FEW * whole]
+    bare = [row for row in frequent if row.graph is None]
+    padded = [row for row in frequent if row.graph and row.graph >= _PADDED * row.tokens]
     if not bare and not padded:
         return
     parts = []
@@ -134,12 +134,12 @@ def _lines(
                 log_row.means, fix.replace("{detail}", log_row.detail or "a configuration")
             ].append(log_row)
         for (means, advice), lines in lines_of.items():
-            more = f" And {len(lines) - 1} more lines like it." if len(lines) > 1 else ""
+            rest = f" And {len(lines) - 1} more lines like it." if len(lines) > 1 else ""
             evidence = tuple(
                 f"Line {log_row.line} of the log, {log_row.count} times: {log_row.text[:_LONGEST]}"
                 for log_row in lines[:_MOST_LINES]
             )
-            text = f"{means} The log: {lines[0].text[:_LONGEST]}{more}"
+            text = f"{means} The log: {lines[0].text[:_LONGEST]}{rest}"
             yield Observation(None, text, advice, evidence, subject=lines[0].id, tries=tries)
 
     return FindingRule(name, fires, look, page)

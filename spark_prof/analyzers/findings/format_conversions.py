@@ -52,7 +52,7 @@ def _fusion(report: Report) -> str:
 
 def _kind(
     name: str,
-    what: str,
+    title: str,
     chosen: Callable[[AttributedConversion], bool],
     least: float,
     fix: str,
@@ -84,7 +84,7 @@ def _kind(
         if compiled and runs_eagerly(report):
             advice += f" Without --enforce-eager {compiled}."
         yield Observation(ms_per_token(report, us),
-            f"{what[0].upper()}{what[1:]}: {calls:,.3g} kernels and "
+            f"{title[0].upper()}{title[1:]}: {calls:,.3g} kernels and "
             f"{us / report.steps.decode:,.1f} us of a decode step, {100 * us / whole:.1f} % of it, "
             f"for {places}.",
             advice,
@@ -97,7 +97,7 @@ def _kind(
             kernels=tuple(NamedKernel(name) for name in (most.name, most.consumer) if name),
         )  # fmt: skip
 
-    return FindingRule(name, f"{what}, {100 * least:g} %", look, "conversions", ("conversion",))
+    return FindingRule(name, f"{title}, {100 * least:g} %", look, "conversions", ("conversion",))
 
 
 _MARLIN = "--moe-backend marlin"

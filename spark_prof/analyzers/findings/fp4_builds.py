@@ -116,10 +116,10 @@ def _conflicts(report: Report) -> Iterator[Observation]:
         f"{'counters' if row.evidence == 'counter' else 'machine code'} {row.found} ({row.basis})"
         for row in conflicts[:_NAMED]
     )
-    more = f"; and {len(conflicts) - _NAMED} more" if len(conflicts) > _NAMED else ""
+    rest = f"; and {len(conflicts) - _NAMED} more" if len(conflicts) > _NAMED else ""
     yield Observation(None,
         f"{_kernels(conflicts)} of {_share(report, conflicts)} of the time run elsewhere, or in "
-        f"another precision, than their names say: {contradictions}{more}.",
+        f"another precision, than their names say: {contradictions}{rest}.",
         "Believe the report, which goes by the counters or the machine code, and not the names; "
         "where a backend was chosen for what its name says, choose another.",
         tuple(f"{short_name(row.name)}: {row.basis}" for row in conflicts[:_NAMED]),
@@ -162,5 +162,5 @@ def _facts(rows: Sequence[CodeRow]) -> tuple[str, ...]:
 
 def _list(names: Sequence[str]) -> str:
     short_names = list(dict.fromkeys(short_name(name) for name in names))
-    more = [f"{len(short_names) - _NAMED} more"] if len(short_names) > _NAMED else []
-    return ", ".join([*short_names[:_NAMED], *more])
+    rest = [f"{len(short_names) - _NAMED} more"] if len(short_names) > _NAMED else []
+    return ", ".join([*short_names[:_NAMED], *rest])

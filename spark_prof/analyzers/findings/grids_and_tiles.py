@@ -128,7 +128,7 @@ def _options(report: Report, stakes: Sequence[_Stake]) -> dict[str, str]:
 
 
 def _other_kernel(options: Mapping[str, str]) -> str:
-    """How to get another kernel for them."""
+    """The options that choose another kernel for these layers, in words."""
     texts = [f"{option} for {layers}" for option, layers in options.items()]
     return f"another {', '.join(texts)}" if texts else "another backend"
 

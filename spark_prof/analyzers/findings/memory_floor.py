@@ -166,7 +166,7 @@ def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
 
 
 def _is_wide(report: Report, row: RooflineRow) -> bool:
-    """Whether its weights are of a layer that is not quantized."""
+    """Whether the kernel reads weights of a layer that is not quantized."""
     weights = [w for w in report.streamed if w.component == row.component]
     wide = any(not w.quantized for w in weights)
     return wide and row.component in _NARROWED and row.component != "experts"

@@ -192,7 +192,7 @@ def _readable_command(action: Action, report: Report) -> str:
 
 
 def _not_eager(action: Action, words: Words) -> Words:
-    """Without the option that one side has now."""
+    """The words without --enforce-eager, where a side of the A/B sets it."""
     eager = "--enforce-eager"
     of_a_side = any(eager in option for option in action.options)
     return tuple(word for word in words if not (of_a_side and word == eager))

@@ -97,9 +97,9 @@ def advice(backends: OtherBackends, first: str = "Try") -> str:
             "vLLM (spark-prof kernels list)."
         )
     rest = (*values[1:], *later)
-    more = f"; after it {', '.join(rest)}" if rest else ""
+    fallbacks = f"; after it {', '.join(rest)}" if rest else ""
     install = f" (it needs {', '.join(packages)}, which vLLM does not bring)" if packages else ""
-    return f"{first} {option}={values[0]}, which vLLM has for {where}{install}{more}."
+    return f"{first} {option}={values[0]}, which vLLM has for {where}{install}{fallbacks}."
 
 
 def stored_format(report: Report, component: str) -> str:
@@ -130,7 +130,7 @@ def _attention(report: Report) -> str:
 
 
 def choice_of_row(row: KernelBackend) -> LibraryBackends | None:
-    """What a backend is, as its format has it."""
+    """The library backends of a row, looked up by format and name first."""
     return choice_of(f"{row.stored}.{row.name}") or choice_of(row.value)
 
 

@@ -121,7 +121,7 @@ _CUT = (
 
 
 def _take(left: dict[Cell, float], cells: Iterable[Cell], claim: float) -> None:
-    """Takes the claim from the cells, one after another."""
+    """Subtracts the claim from what the cells have left, one after another."""
     for cell in cells:
         portion = min(left[cell], claim)
         left[cell] -= portion

@@ -41,7 +41,7 @@ class Gaps:
 
     @classmethod
     def of(cls, kernels: pd.DataFrame, steps: pd.DataFrame) -> Gaps:
-        """Those of kernels and copies, in windows with `begin_ns` and `finish_ns`."""
+        """The gaps between kernels and copies, in windows with `begin_ns` and `finish_ns`."""
         start, end = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
         order = np.argsort(start, kind="stable")
         start, end = start[order], np.maximum(end, start)[order]

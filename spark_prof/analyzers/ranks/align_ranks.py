@@ -234,13 +234,13 @@ def _partners(first: pd.DataFrame, second: pd.DataFrame) -> Int64s:
     if first.empty or second.empty:
         return np.full(len(first), -1, np.int64)
     ends = [calls["end_ns"].to_numpy(np.int64) for calls in (first, second)]
-    there, back = _nearest(ends[0], ends[1]), _nearest(ends[1], ends[0])
-    other = second.iloc[there]
-    fits = back[there] == np.arange(len(first))
+    nearest_second, nearest_first = _nearest(ends[0], ends[1]), _nearest(ends[1], ends[0])
+    other = second.iloc[nearest_second]
+    fits = nearest_first[nearest_second] == np.arange(len(first))
     fits &= other["kind"].astype(str).to_numpy() == first["kind"].astype(str).to_numpy()
     fits &= other["start_ns"].to_numpy() <= ends[0]
     fits &= first["start_ns"].to_numpy() <= other["end_ns"].to_numpy()
-    return np.where(fits, there, -1).astype(np.int64)
+    return np.where(fits, nearest_second, -1).astype(np.int64)
 
 
 def _nearest(times: Int64s, among: Int64s) -> npt.NDArray[np.intp]:

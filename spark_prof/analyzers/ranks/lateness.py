@@ -148,11 +148,11 @@ def _latest(late: Floats, took: Floats) -> tuple[list[int], int, ConfidenceInter
     order = np.argsort(-late.mean(axis=0), kind="stable").tolist()
     best: tuple[list[int], int, ConfidenceInterval] | None = None
     for number in range(1, len(order) // 2 + 1):
-        here, there = order[number - 1], order[number]
+        last_late, next_rank = order[number - 1], order[number]
         difference = min(
             (
-                interval_of_mean(late[:, here] - late[:, there], _WRONG / len(order)),
-                interval_of_mean(took[:, there] - took[:, here], _WRONG / len(order)),
+                interval_of_mean(late[:, last_late] - late[:, next_rank], _WRONG / len(order)),
+                interval_of_mean(took[:, next_rank] - took[:, last_late], _WRONG / len(order)),
             ),
             key=lambda interval: interval.low,
         )

@@ -167,34 +167,36 @@ def clocks_of(
         return ()
     names = {rank: clock_name(bundle.facts(rank)) for rank in bundle.ranks}
     reference = bundle.ranks[0]
-    here = {rank for rank in bundle.ranks if names[rank] == names[reference]}
+    on_reference = {rank for rank in bundle.ranks if names[rank] == names[reference]}
     hosts: dict[str, tuple[Offset | None, int]] = {}
     for name in set(names.values()) - {names[reference]}:
-        there = {rank for rank in bundle.ranks if names[rank] == name}
-        offset, met = _by_collectives(works, here, there)
-        hosts[name] = offset if met else _by_steps(bundle, layout, names[reference], there), met
+        on_host = {rank for rank in bundle.ranks if names[rank] == name}
+        offset, met = _by_collectives(works, on_reference, on_host)
+        hosts[name] = offset if met else _by_steps(bundle, layout, names[reference], on_host), met
     clocks = []
     for rank in bundle.ranks[1:]:
         offset_and_events = (
-            _by_collectives(works, {reference}, {rank}) if rank in here else hosts[names[rank]]
+            _by_collectives(works, {reference}, {rank})
+            if rank in on_reference
+            else hosts[names[rank]]
         )
-        clocks.append(RankClock(rank, reference, rank in here, *offset_and_events))
+        clocks.append(RankClock(rank, reference, rank in on_reference, *offset_and_events))
     return tuple(clocks)
 
 
 def _by_collectives(
-    works: Sequence[Teamwork], here: set[int], there: set[int]
+    works: Sequence[Teamwork], ranks: set[int], other_ranks: set[int]
 ) -> tuple[Offset | None, int]:
     sides = []
     for work in works:
         calls = work.matched.calls
-        if not (here & set(work.team.ranks) and there & set(work.team.ranks)):
+        if not (ranks & set(work.team.ranks) and other_ranks & set(work.team.ranks)):
             continue
         ours, theirs = (
             calls[calls["rank"].isin(side)]
             .groupby("call")
             .agg({"start_ns": "max", "end_ns": "min"})
-            for side in (here, there)
+            for side in (ranks, other_ranks)
         )
         met = ours.index.intersection(theirs.index)
         sides.append(np.hstack([ours.loc[met], theirs.loc[met]]))
@@ -204,7 +206,7 @@ def _by_collectives(
     return offset_of_collectives(*times), times.shape[1]
 
 
-def _by_steps(bundle: Bundle, layout: RankLayout, clock: str, there: set[int]) -> Offset | None:
+def _by_steps(bundle: Bundle, layout: RankLayout, clock: str, ranks: set[int]) -> Offset | None:
     """From the scheduler's record, where the scheduler read the reference clock."""
     workers: list[pd.DataFrame] = []
     for name, facts in bundle.meta.facts.items():
@@ -215,7 +217,7 @@ def _by_steps(bundle: Bundle, layout: RankLayout, clock: str, there: set[int]) -
         engine = bundle.frame("engine", replica, ["key", "schedule_ns", "update_ns"])
         engine = engine[engine["update_ns"] > 0].drop_duplicates("key", keep=False)
         size = layout.tensor * layout.pipeline
-        for rank in sorted(there & set(range(replica * size, (replica + 1) * size))):
+        for rank in sorted(ranks & set(range(replica * size, (replica + 1) * size))):
             steps = bundle.frame("steps", rank, ["key", "start_ns", "end_ns"])
             steps = steps.drop_duplicates("key", keep=False).merge(engine, on="key")
             workers.append(steps.assign(awaited=rank in layout.output_ranks))

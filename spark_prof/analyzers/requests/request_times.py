@@ -139,8 +139,10 @@ def request_times(bundle: Bundle, scheduler: int, rank: int | None = None) -> pd
     begins, ends = (requests[f"{name}_token_ns"].to_numpy(np.int64) for name in ("first", "last"))
     state = _states(requests, lost)
     whole = state == WHOLE
-    more = requests["output_tokens"].to_numpy(np.int64) - 1
-    tpot = np.where(whole & (more > 0), (ends - begins) / 1e3 / np.maximum(more, 1), np.nan)
+    later_tokens = requests["output_tokens"].to_numpy(np.int64) - 1
+    tpot = np.where(
+        whole & (later_tokens > 0), (ends - begins) / 1e3 / np.maximum(later_tokens, 1), np.nan
+    )
     of_parts = {f"{name}_us": values for name, values in parts.items()}
     ttft = np.where(whole, sum(parts.values()), np.nan)
     return requests.assign(state=state, ttft_us=ttft, tpot_us=tpot, **of_parts)
@@ -170,7 +172,7 @@ def token_gaps(bundle: Bundle, scheduler: int, requests: pd.DataFrame) -> np.nda
 
 
 def _states(requests: pd.DataFrame, lost: np.ndarray) -> np.ndarray:
-    """What each request is good for."""
+    """The state of each request: whole, aborted, failed, cut or tokenless."""
     finish = requests["finish"].astype(str).to_numpy()
     arrived, scheduled, first, last, tokens = (
         requests[name].to_numpy(np.int64)
@@ -202,7 +204,7 @@ class _Batches:
 
     @classmethod
     def of(cls, engine: pd.DataFrame, steps: pd.DataFrame | None = None) -> _Batches:
-        """Takes the rows that have an iteration; an older bundle has none."""
+        """The batches of the rows that have an iteration; an older bundle has none."""
         engine = engine[engine["iteration"] >= 0].drop_duplicates("iteration")
         numbers = engine["iteration"].to_numpy(np.int64)
         lowest = int(numbers.min()) if len(numbers) else 0

@@ -122,7 +122,7 @@ class LayerWork:
     # Product, attention, kv_write, state (recurrent, read and written), small (weights that are no
     # factor) or elementwise (activations).
     kind: str
-    what: str  # its name in a report
+    name: str  # in a report
     need: Need
     weights: Weights | None = None  # what it reads of the model, None for nothing
 
@@ -134,8 +134,8 @@ def reading(weights: Weights, load: StepLoad, shape: ModelShape) -> LayerWork:
     share, part, expected = _part(weights, rows, shape)
     size, elements = weights.bytes * share, float(weights.elements)
     if not elements:
-        what = weights.what if weights.among_experts else "small weights"
-        return LayerWork(component, layer, "small", what, Need(size, 0, 0, part, expected), weights)
+        name = weights.name if weights.among_experts else "small weights"
+        return LayerWork(component, layer, "small", name, Need(size, 0, 0, part, expected), weights)
     if part:
         # Each token is multiplied with its own experts, however many others there are.
         elements /= shape.experts_here
@@ -146,7 +146,7 @@ def reading(weights: Weights, load: StepLoad, shape: ModelShape) -> LayerWork:
     if component == "lm_head":
         moved = rows * (shape.hidden * shape.activation_bytes + other * _LOGIT_BYTES)
     need = Need(size, moved, 2.0 * rows * elements, part, expected)
-    return LayerWork(component, layer, "product", weights.what, need, weights)
+    return LayerWork(component, layer, "product", weights.name, need, weights)
 
 
 def _part(weights: Weights, tokens: float, shape: ModelShape) -> tuple[float, str, bool]:
@@ -156,10 +156,10 @@ def _part(weights: Weights, tokens: float, shape: ModelShape) -> tuple[float, st
     """
     if not (weights.among_experts and shape.experts and shape.chosen):
         return 1.0, "", False
-    more = tokens != 1 or shape.experts_here < shape.experts
+    may_be_more = tokens != 1 or shape.experts_here < shape.experts
     some = f"{shape.surely_chosen} of {shape.experts_here} experts"
     share = shape.surely_chosen / shape.experts_here
-    return share, f"at least {some}" if more else some, more
+    return share, f"at least {some}" if may_be_more else some, may_be_more
 
 
 def attention(layer: int, load: StepLoad, shape: ModelShape) -> tuple[LayerWork, LayerWork]:

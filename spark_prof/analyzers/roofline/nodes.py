@@ -30,18 +30,18 @@ from spark_prof.rules.node_prices import NodePrice
 
 
 class NodeShares(NamedTuple):
-    """Which shares of a kernel's calls are such nodes."""
+    """The shares of a kernel's calls that are nodes of a CUDA graph."""
 
     waiting: float = 0.0  # that were never seen to start before the one before them had ended
     early: float = 0.0
 
     @property
     def counted(self) -> float:
-        """Both together."""
+        """The share of all such nodes."""
         return self.waiting + self.early
 
     def us(self, price: NodePrice, floor_us: float | None) -> float:
-        """What a mean call costs at least beside its floor."""
+        """What the nodes cost a mean call at least, beyond its lower bound."""
         beyond = max(price.least_us - (floor_us or 0.0), 0.0)
         return self.waiting * price.least_us + self.early * beyond
 

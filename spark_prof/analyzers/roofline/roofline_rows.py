@@ -93,7 +93,7 @@ class RooflineRow:
 
     @property
     def place(self) -> Place:
-        """What tells it from other rows of its phase."""
+        """The key of the row among those of its phase."""
         return Place(self.component, self.role, self.name)
 
     @property

@@ -112,7 +112,7 @@ class Sum:
     streamed: float = 0.0
     other: float = 0.0
     operations: float = 0.0
-    what: dict[str, None] = field(default_factory=dict)
+    works: dict[str, None] = field(default_factory=dict)
     weights: dict[str, None] = field(default_factory=dict)
     product: str = ""  # the first of several products of a component, such as w13
     basis: dict[str, None] = field(default_factory=dict)
@@ -124,10 +124,10 @@ class Sum:
         self.streamed += need.streamed * share
         self.other += need.other * share
         self.operations += need.operations * share
-        self.what[f"{work.what}: {need.part}" if need.part else work.what] = None
-        if work.weights is not None and work.what == work.weights.what:
-            self.weights[work.what] = None
-        self.product = self.product or (work.what if need.part else "")
+        self.works[f"{work.name}: {need.part}" if need.part else work.name] = None
+        if work.weights is not None and work.name == work.weights.name:
+            self.weights[work.name] = None
+        self.product = self.product or (work.name if need.part else "")
         self.basis[basis] = None
         self.expected |= need.expected
 
@@ -177,7 +177,7 @@ def rows_of(
             needed_bytes=total,
             streamed_bytes=need.streamed / mean,
             operations=operations,
-            what=_joined(need.what),
+            what=_joined(need.works),
             product=need.product,
             weights=(*need.weights,)[:_NAMED],
             basis=_joined(need.basis),

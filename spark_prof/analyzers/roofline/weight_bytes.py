@@ -51,7 +51,7 @@ class Weights:
 
     component: str  # whose they are
     layer: int  # its decoder layer, -1 for none
-    what: str  # the module's last name, or w13 or w2
+    name: str  # the module's last name, or w13 or w2
     bytes: int  # of all its tensors on this rank, scales and biases included
     elements: int  # numbers in the factor of its product, 0 where it is no product
     dtype: str  # storage type or format of the largest tensor
@@ -71,8 +71,8 @@ class Weights:
     @property
     def order(self) -> int:
         """Place among the products of its layer and component: 0, 1 or 2."""
-        leaf = self.path.rpartition(".")[2] or self.what
-        return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(self.what)))
+        leaf = self.path.rpartition(".")[2] or self.name
+        return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(self.name)))
 
 
 def weights_of(layers: pd.DataFrame, tied: bool, config: Mapping[str, Any]) -> list[Weights]:
@@ -149,14 +149,14 @@ def _parts(
         groups[match[1] if match else leaf].append(tensor)
     if leaf in groups or len(groups) < 2:
         groups = {leaf: tensors}
-    for what, members in groups.items():
-        part_bytes = sum(part_bytes for _, part_bytes, _ in members) if what != leaf else size
+    for group, members in groups.items():
+        part_bytes = sum(part_bytes for _, part_bytes, _ in members) if group != leaf else size
         elements = sum(elements for _, _, elements in members)
         if not tensors:
             # Nothing says how many numbers: as many as the bytes hold.
             elements = size * 8 // (_ELEMENT_BITS.get(dtype, 16) if dtype in _WIDE else bits)
         elements = elements if _multiplies(component, leaf) else 0
-        yield Weights(component, layer, what, part_bytes, elements, dtype, path)
+        yield Weights(component, layer, group, part_bytes, elements, dtype, path)
 
 
 def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
@@ -216,10 +216,17 @@ def weights_of_tensors(
         # Of a type of integers nothing tells how many numbers are packed into each.
         bits = bits_of(form) or (8 if "int" in dtype else _ELEMENT_BITS.get(dtype, 8))
         elements = int(size) * 8 // bits if factor else 0
-        what = part[1] if part else leaf
+        product = part[1] if part else leaf
         weights.append(
             Weights(
-                component, int(layer), what, int(size), elements, weight_format, module, int(number)
+                component,
+                int(layer),
+                product,
+                int(size),
+                elements,
+                weight_format,
+                module,
+                int(number),
             )
         )
     return weights

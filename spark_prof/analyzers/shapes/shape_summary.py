@@ -63,8 +63,8 @@ def shapes_of(
             "grids that are too small for it."
         )
     if limits is None:
-        what = f"of compute capability {capability}" if capability else "of the GPU"
-        notes.append(f"The limits of a multiprocessor {what} are not known: no occupancy.")
+        gpu_text = f"of compute capability {capability}" if capability else "of the GPU"
+        notes.append(f"The limits of a multiprocessor {gpu_text} are not known: no occupancy.")
     if looked_at < 1:
         notes.append(
             f"How the time of a kernel is split among its shapes was taken from "

@@ -324,7 +324,7 @@ def _cutlass_tile(symbol: str) -> Tile | None:
 
 
 def _flat(node: _SymbolNode) -> list[_SymbolNode]:
-    """Its arguments, those of a pack among them."""
+    """The arguments of a template, those inside a parameter pack included."""
     return [
         part
         for argument in node.arguments

@@ -38,7 +38,7 @@ def drafts_of(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_outcome(rows: pd.DataFrame) -> pd.DataFrame:
-    """Those of which it is known what was accepted."""
+    """The rows whose number of accepted drafts is known."""
     return rows[rows["accepted"] >= 0]
 
 
@@ -69,7 +69,7 @@ def interval(yes: int, of: int) -> tuple[float, float]:
 
 
 def by_context(rows: pd.DataFrame) -> tuple[DraftGroup, ...]:
-    """By the tokens that a request has in the KV cache."""
+    """The acceptance by the tokens that a request has in the KV cache."""
     rows = rows[rows["context"] >= 0]
     place = np.searchsorted(_CONTEXTS, rows["context"].to_numpy(np.int64), side="right") - 1
     ends = [*(edge - 1 for edge in _CONTEXTS[1:]), None]

@@ -155,10 +155,10 @@ def _measured(
     enough = sizes.loc[sizes["size"] >= _FEWEST, "mean"]
     expected = decode["decode_requests"].map(enough)
     sequences = given_tokens(decode)[0]
-    there = expected.notna().to_numpy()
-    if sequences[there].sum() < _MOSTLY * sequences.sum():
+    estimated = expected.notna().to_numpy()
+    if sequences[estimated].sum() < _MOSTLY * sequences.sum():
         return None
-    return float((expected.to_numpy() * sequences)[there].sum() / sequences[there].sum())
+    return float((expected.to_numpy() * sequences)[estimated].sum() / sequences[estimated].sum())
 
 
 def _of_drafter(kernels: pd.DataFrame) -> Flags:

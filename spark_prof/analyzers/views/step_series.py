@@ -92,7 +92,7 @@ def steps_of(table: pd.DataFrame) -> StepSeries:
     has_context = (context >= 0) & (all_requests > 0)
     # Prompts of other lengths are not alike: only steps without any, or of the same.
     groups = pd.Series(us).groupby([phase, requests, prompt])
-    many = groups.transform("size").to_numpy() >= _FEWEST
+    has_enough = groups.transform("size").to_numpy() >= _FEWEST
     return StepSeries(
         step=table["step"].to_numpy(np.int64),
         phase=phase.astype(np.int8),
@@ -101,7 +101,7 @@ def steps_of(table: pd.DataFrame) -> StepSeries:
         requests=requests,
         prompt_tokens=prompt,
         context=np.where(has_context, context / np.maximum(all_requests, 1), -1.0),
-        slow=many & (us > _SLOW * groups.transform("median").to_numpy(np.float64)),
+        slow=has_enough & (us > _SLOW * groups.transform("median").to_numpy(np.float64)),
     )
 
 

@@ -91,7 +91,7 @@ class _WaterfallKernel:
 
     @property
     def inside_us(self) -> float:
-        """What of that is in its time."""
+        """How much of the nodes' cost can be in its own time; the rest lies before it starts."""
         return min(self.node_us, max(self.us - (self.floor_us or 0.0), 0.0))
 
 

@@ -53,7 +53,7 @@ class Card:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that is written on it."""
+        """All texts on the card."""
         bars = [text for bar in self.bars for text in (bar.name, *bar.figures)]
         cells = [text for row in (self.heads, *self.rows) for text in row]
         above = (self.title, self.run, *self.verdict, self.bars_title, self.table_title)

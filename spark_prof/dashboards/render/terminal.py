@@ -218,10 +218,10 @@ def fitting(documents: Iterable[Document], width: int = COLUMNS) -> Document:
     return candidate
 
 
-def first_rows(section: Section, most: int, what: str = "more") -> Section:
+def first_rows(section: Section, most: int, noun: str = "more") -> Section:
     """The first rows of a section, and how many more there are."""
     left = len(section.rows) - most
     if left <= 0:
         return section
-    intro = (*section.intro, f"And {count(left)} {what}: --all.")
+    intro = (*section.intro, f"And {count(left)} {noun}: --all.")
     return replace(section, rows=section.rows[:most], intro=intro)

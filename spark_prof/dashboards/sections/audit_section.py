@@ -162,8 +162,8 @@ def short_known_issues(audit: Audit | None) -> Section:
         for row in issues[:_MOST_SHORT]
     ]
     if lines:
-        more = len(issues) - len(lines)
-        rest = f"{more} more, and what to try" if more else "What to try"
+        left = len(issues) - len(lines)
+        rest = f"{left} more, and what to try" if left else "What to try"
         lines.append(f"{rest}: --section known-issues")
     return listed("known-issues", "Known issues of this version", lines)
 

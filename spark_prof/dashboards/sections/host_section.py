@@ -81,10 +81,10 @@ def _limits(host: HostCode) -> Iterator[str]:
             f"{thread.name or 'without a name'} ({thread.thread}, {share(thread.share)})"
             for thread in host.busy[:4]
         )
-        more = f" and {len(host.busy) - 4} more" if len(host.busy) > 4 else ""
+        rest = f" and {len(host.busy) - 4} more" if len(host.busy) > 4 else ""
         yield (
             f"{counted(len(host.busy), 'thread')} without Python used a whole processor each, by "
-            f"computing or by spinning: {threads}{more}."
+            f"computing or by spinning: {threads}{rest}."
         )
 
 

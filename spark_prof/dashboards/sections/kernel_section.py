@@ -121,8 +121,8 @@ def machine_code(report: Report) -> Section:
 def products(row: CodeRow) -> str:
     """The tensor-core instructions, the most frequent first."""
     opcodes = [product.opcode for product in row.products[:_MOST_OPCODES]]
-    more = len(row.products) - len(opcodes)
-    return ", ".join([*opcodes, *([f"{more} more"] if more > 0 else [])]) or MISSING
+    left = len(row.products) - len(opcodes)
+    return ", ".join([*opcodes, *([f"{left} more"] if left > 0 else [])]) or MISSING
 
 
 def _formats(row: CodeRow) -> str:

@@ -254,9 +254,11 @@ def waits_by_collective(report: Report) -> Plot:
     return drawn
 
 
-def _add_part(drawn: Plot, names: list[str], times: list[float], place: int, **more: Any) -> None:
+def _add_part(
+    drawn: Plot, names: list[str], times: list[float], place: int, **options: Any
+) -> None:
     name, color, pattern, _ = _PARTS[place]
-    looks = {"hover": f"%{{y}}, {name}: %{{text}}", "pattern": pattern, "name": name} | more
+    looks = {"hover": f"%{{y}}, {name}: %{{text}}", "pattern": pattern, "name": name} | options
     add_bars(drawn, names, times, color, with_times=False, **looks)
 
 

@@ -95,8 +95,8 @@ def _rows(served: RequestSummary) -> Iterator[_Row]:
 
 def _intro(served: RequestSummary) -> Iterator[str]:
     left_out = [
-        f"{count(number)} {what}"
-        for number, what in (
+        f"{count(number)} {outcome}"
+        for number, outcome in (
             (served.aborted, "aborted"),
             (served.failed, "failed"),
             (served.cut, "cut off by the recording's begin or end"),

@@ -152,10 +152,10 @@ def kernels(report: Report) -> Section:
     if not left and rest <= _ROUNDING * phase.kernels_us:
         return table("roofline", title, largest, columns, intro)
     bounds = [bound for row in left if (bound := row.bound_us) is not None]
-    more = counted(len(left), "more row") if left else MISSING
+    rows_left = counted(len(left), "more row") if left else MISSING
     named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
     nodes = microseconds(sum(row.inside_us for row in left) or None)
-    last = (*named, nodes, MISSING, MISSING, more, *[MISSING] * (len(columns) - 7))
+    last = (*named, nodes, MISSING, MISSING, rows_left, *[MISSING] * (len(columns) - 7))
     return table("roofline", title, largest, columns, intro, (last,))
 
 

@@ -109,8 +109,8 @@ def _basis(cost: DraftCost) -> str:
         how = (
             template.format(plain=counted(cost.plain_steps, "step")) if template else cost.plain_by
         )
-        more = _MORE_EXPERTS if cost.plain_low_us != cost.plain_high_us else ""
-        return f"Without drafts: estimated from {how}{more}."
+        remark = _MORE_EXPERTS if cost.plain_low_us != cost.plain_high_us else ""
+        return f"Without drafts: estimated from {how}{remark}."
     why = _UNKNOWN.get(cost.why_unknown, cost.why_unknown)
     if cost.plain_most_us is None:
         return f"What a token would take without drafts is not known: {why}."
@@ -163,9 +163,9 @@ def _positions(speculation: Speculation) -> Section:
     return table("speculation-positions", title, speculation.positions, columns, intro)
 
 
-def _groups(name: str, title: str, what: str, groups: tuple[DraftGroup, ...]) -> Section:
+def _groups(name: str, title: str, column: str, groups: tuple[DraftGroup, ...]) -> Section:
     columns = (
-        cells.Formatted(what, _span),
+        cells.Formatted(column, _span),
         cells.Count("Verifications", "verified"),
         cells.Count("Proposed", "proposed"),
         cells.Count("Accepted", "accepted"),

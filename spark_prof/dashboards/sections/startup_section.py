@@ -117,7 +117,7 @@ def measured(accounts: Sequence[MemoryAccount]) -> Iterator[Section]:
         ]
         chosen = [account for account in accounts if account.of == of]
         columns: tuple[Column, ...] = (
-            cells.Text("Part", "what"),
+            cells.Text("Part", "part"),
             cells.Bytes("Memory", "bytes"),
             cells.Share("Share", "share"),
         )
@@ -133,7 +133,7 @@ def measured(accounts: Sequence[MemoryAccount]) -> Iterator[Section]:
 @dataclass(frozen=True)
 class _HeldRow:
     rank: int | None
-    what: str
+    part: str
     bytes: int
     share: float | None
 
@@ -144,7 +144,7 @@ def _told_by(account: MemoryAccount) -> str:
 
 def _totals(account: MemoryAccount, columns: int) -> Iterator[tuple[Cell, ...]]:
     rank = () if columns == 3 else (str(account.rank),)
-    for what, amount in (
+    for label, amount in (
         ("Together", account.total),
         ("The most so far", account.peak),
         ("When the recording ended", account.at_end),
@@ -152,7 +152,7 @@ def _totals(account: MemoryAccount, columns: int) -> Iterator[tuple[Cell, ...]]:
         ("The memory", account.capacity),
     ):
         if amount is not None:
-            yield (*rank, what, size(amount), "")
+            yield (*rank, label, size(amount), "")
 
 
 def duration(seconds: float) -> str:

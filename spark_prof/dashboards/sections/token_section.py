@@ -80,9 +80,9 @@ def by_batch(report: Report, most: int = _MOST_BATCHES) -> Section:
         cells.Count("Steps", lambda time: time.steps + time.timed_steps),
     )
     headline = report.steps.headline_and_screen
-    what = at_batch(report).strip()
-    title = f"By batch size; what follows is {what}" if what else "By batch size"
-    if headline and not what:
+    batch_text = at_batch(report).strip()
+    title = f"By batch size; what follows is {batch_text}" if batch_text else "By batch size"
+    if headline and not batch_text:
         title = "By batch size; each has few steps, what follows is of all of them"
     if left := len(times) - len(largest):
         title += f" ({counted(left, 'more size')} in JSON)"
@@ -223,10 +223,10 @@ def _intro(report: Report, chosen: StepAccount) -> tuple[str, ...]:
             f"{microseconds(chosen.overlap_us)} of a step overlap: kernel time counts them in "
             "full, exclusive leaves them out."
         )
-    what = "the engine's own Python runs" if on_cpu(report) else "the GPU waits for the host"
+    cause = "the engine's own Python runs" if on_cpu(report) else "the GPU waits for the host"
     sentences.append(
         f"In launch gaps nothing runs between the first and the last {unit[:-1]} of a step, in "
-        f"host nothing before or after: {what}."
+        f"host nothing before or after: {cause}."
     )
     sentences += unnamed(report, unit)
     clients = beside_clients(report.typical_steps, report.clients)[:_MOST_CLIENTS]
@@ -247,10 +247,10 @@ def unnamed(report: Report, unit: str) -> tuple[str, ...]:
 def _client(client: ClientToken) -> str:
     named = (shorten(name, _LONGEST_LABEL) for name in (client.tool, client.label))
     who = " ".join(filter(None, named))
-    what = "output token" if client.quantity == "output_token" else "chunk"
+    unit = "output token" if client.quantity == "output_token" else "chunk"
     size = "" if client.batch_size is None else f" of {counted(client.batch_size, 'request')}"
     return (
-        f"{who}: {microseconds(client.client_us)} per {what} ({client.statistic}), "
+        f"{who}: {microseconds(client.client_us)} per {unit} ({client.statistic}), "
         f"{difference(client.client_us, client.ledger_us)} against the "
         f"{microseconds(client.ledger_us)} of a decode step{size}; "
         f"{microseconds(client.beyond_us)} lie outside it."

@@ -123,8 +123,8 @@ def _map(compared: _PhaseOutliers, measure: str, chosen: tuple[int, str] | None)
     lines = []
     if inside := [cell for cell in cells if cell.layer >= 0]:
         most = max(inside, key=lambda cell: abs(cell.value))
-        what = f"{most.value:+.1%}" if measure == "like" else microseconds(most.value)
-        lines.append(f"The largest in a layer: {what} in layer {most.layer} {most.component}.")
+        amount = f"{most.value:+.1%}" if measure == "like" else microseconds(most.value)
+        lines.append(f"The largest in a layer: {amount} in layer {most.layer} {most.component}.")
     if any(cell.layer < 0 for cell in cells):
         lines.append(
             f"The row {NO_LAYER} is what belongs to no layer; the colours are scaled to the layers."

@@ -75,7 +75,7 @@ _USUAL_CACHE = 64 << 20  # where nothing tells how large the last cache is
 
 @dataclass(frozen=True)
 class Room:
-    """What may be taken."""
+    """How much memory the measurements may take."""
 
     free_bytes: int  # what is free, of memory that GPU and processor share the smaller account
     cache_bytes: int  # size of the last cache before the memory
@@ -85,7 +85,7 @@ class Room:
 
 
 def room_of(device: Device) -> Room:
-    """At most an eighth of what is free, and at most 1 GiB: the machine may be serving.
+    """A buffer of at most an eighth of the free memory and 1 GiB: the machine may be serving.
 
     A processor and an integrated GPU share their memory with everything else that runs.
     """
@@ -118,7 +118,7 @@ class TimedAmount:
 
     @property
     def rates(self) -> list[float]:
-        """What a second brings, by each of the times."""
+        """Amount per second, one rate for each of the times."""
         return [self.amount / duration for duration in self.seconds]
 
 
@@ -173,17 +173,19 @@ def launches(device: Device) -> Iterator[TimedAmount]:
         return
     cuda = torch.cuda
 
-    def many() -> None:
+    def empty_kernels() -> None:
         for _ in range(_KERNELS):
             # A kernel that waits for no cycles and touches no memory.
             cuda._sleep(0)
 
-    many()
+    empty_kernels()
     device.finish()
     how = f"{_KERNELS:,} empty kernels, "
-    yield TimedAmount("launch_eager", _KERNELS, device.seconds(many), how + "launched one by one")
+    yield TimedAmount(
+        "launch_eager", _KERNELS, device.seconds(empty_kernels), how + "launched one by one"
+    )
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
-        many()
+        empty_kernels()
     replayed = device.seconds(graph.replay)
     yield TimedAmount("launch_graph", _KERNELS, replayed, how + "nodes of one CUDA graph")

@@ -163,7 +163,7 @@ def search(
 
 
 def _fastest(configs: Sequence[C], times: Sequence[float | None]) -> C:
-    """The first one if no other is told apart from it."""
+    """The fastest configuration; the first one, unless another is clearly faster."""
     timed = [(us, place) for place, us in enumerate(times) if us is not None]
     if not timed:
         return configs[0]

@@ -64,7 +64,7 @@ def _cublas(weight: Weight, copies: int) -> Compute:
 
 
 def _peers(kind: Kind, weights: Any, *, gate: bool) -> Mapping[str, Make]:
-    """Whoever else computes with such weights; as a router's they have more."""
+    """The other implementations for such weights; there are more for those of a router."""
     if kind == "moe":
         return {
             "vLLM Humming": humming_experts,
@@ -79,14 +79,14 @@ def _peers(kind: Kind, weights: Any, *, gate: bool) -> Mapping[str, Make]:
 
 @dataclass(frozen=True)
 class BenchInputs:
-    """Of all calls with one number of tokens, the number of the call being the first dimension."""
+    """Inputs of all calls with one number of tokens; the first dimension is the call's number."""
 
     source: torch.Tensor  # bfloat16 [calls, M, K]
     buffers: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
     copies: int  # of the weights
 
     def call(self, compute: Compute) -> Call:
-        """What does the call of a number."""
+        """The function that runs the call of a number."""
         return lambda number: compute(
             *(buffer[number] for buffer in self.buffers), number % self.copies
         )
@@ -229,13 +229,13 @@ def _make_own(custom: KernelCandidate, weights: Any, copies: int) -> Compute:
     return _computing(replacements)
 
 
-def _computing(replacements: Sequence[Replacement], *more: Any) -> Compute:
-    """What calls the replacement of a number; the package's own take more arguments."""
+def _computing(replacements: Sequence[Replacement], *arguments: Any) -> Compute:
+    """A function that calls the replacement of a number; the package's own take more arguments."""
 
     def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         *logits, number = rest
         check_taken(replacements[number], len(x))
-        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *more)
+        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *arguments)
         return result
 
     return compute

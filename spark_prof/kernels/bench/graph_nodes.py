@@ -54,5 +54,5 @@ def of_a_call(
     """The kernels of one of so many calls, of a graph that also has those of another one."""
     if runs is None or alone is None:
         return None
-    more = [(both - lone) / calls for both, lone in zip(runs, alone, strict=True)]
-    return KernelNodes(*more)
+    counts = [(both - lone) / calls for both, lone in zip(runs, alone, strict=True)]
+    return KernelNodes(*counts)

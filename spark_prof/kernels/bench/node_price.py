@@ -37,11 +37,13 @@ class Chain:
 
     @property
     def words(self) -> str:
-        """What ran."""
-        what = "empty kernels" if self.code == EMPTY else "kernels that read the last one's result"
+        """The chain in words, as a measurement names it."""
+        kernels = (
+            "empty kernels" if self.code == EMPTY else "kernels that read the last one's result"
+        )
         blocks = "a block on each multiprocessor" if self.wide else "one block"
         start = "programmatic dependent launch" if self.dependent else "one after another"
-        return f"{LENGTHS[1] - LENGTHS[0]} more {what} in a graph, {blocks}, {start}"
+        return f"{LENGTHS[1] - LENGTHS[0]} more {kernels} in a graph, {blocks}, {start}"
 
 
 CHAINS = (
@@ -96,9 +98,9 @@ def longer_by(
     graphs = [_graph(node, length) for length in lengths]
     times: list[list[float]] = [[], []]
     for _ in range(_WARM_UPS + repeats):
-        for graph, its in zip(graphs, times, strict=True):
+        for graph, chain_times in zip(graphs, times, strict=True):
             before()
-            its.append(gpu_seconds(graph.replay, _QUEUE_CYCLES))
+            chain_times.append(gpu_seconds(graph.replay, _QUEUE_CYCLES))
     pairs = list(zip(*times, strict=True))[_WARM_UPS:]
     return [max(long - short, 1e-9) for short, long in pairs], _WARM_UPS + repeats
 

@@ -180,8 +180,8 @@ def race(
         if off <= tolerance:
             ready[name] = runs
         else:
-            what = f"wrong result: error {off:.3g}, allowed {tolerance:.3g}"
-            results[name] = ImplementationResult(name, None, off, what)
+            fault = f"wrong result: error {off:.3g}, allowed {tolerance:.3g}"
+            results[name] = ImplementationResult(name, None, off, fault)
     times = _in_turns([alone, *ready.values()], seconds, fewest)
     writing = median(times[0])
     for (name, runs), repeats in zip(ready.items(), times[1:], strict=True):
@@ -193,8 +193,8 @@ def race(
             nodes, early = (sum(counted), counted.early) if counted else (None, 0.0)
             results[name] = ImplementationResult(name, us, off, nodes=nodes, early_nodes=early)
         else:
-            what = f"wrong result after {us.repeats} repeats: error {off:.3g}"
-            results[name] = ImplementationResult(name, None, off, what)
+            fault = f"wrong result after {us.repeats} repeats: error {off:.3g}"
+            results[name] = ImplementationResult(name, None, off, fault)
     return tuple(results.values())
 
 
@@ -246,6 +246,6 @@ def _in_turns(all_runs: Sequence[Repeated], seconds: float, fewest: int) -> list
     for repeat in range(_MOST_REPEATS):
         if repeat >= fewest and time.perf_counter() - begun > seconds:
             break
-        for runs, its in zip(all_runs, times, strict=True):
-            its.append(runs.seconds())
+        for runs, run_times in zip(all_runs, times, strict=True):
+            run_times.append(runs.seconds())
     return times

@@ -76,7 +76,7 @@ def row_slices(weight: Weight) -> Iterator[Weight]:
 
 
 def stored_bytes(weight: Weight) -> int:
-    """Of codes and scales."""
+    """Bytes of a weight's codes and scales."""
     if isinstance(weight, torch.Tensor):
         return int(weight.nbytes)
     if isinstance(weight, TwoStacks):
@@ -90,7 +90,7 @@ def _integers(low: int, high: int, size: tuple[int, ...], dice: torch.Generator)
 
 
 def bytes_of_expert(layer: ExpertsLayer) -> int:
-    """Of one expert's codes, scales and biases."""
+    """Bytes of one expert's codes, scales and biases."""
     size = stored_bytes(layer.gate_up) + stored_bytes(layer.down)
     size += sum(b.nbytes for b in (layer.gate_up_bias, layer.down_bias) if b is not None)
     return int(size // layer.router.experts)

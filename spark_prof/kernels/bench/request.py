@@ -31,7 +31,7 @@ _OWN_FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What to time."""
+    """What a run of the benchmark has to time."""
 
     only: Sequence[Kind] = KINDS
     models: Sequence[str] = ()  # parts of model names, all models if empty

@@ -66,11 +66,11 @@ class BenchCell:
     recorded: Recorded | None = None
 
     def result(self, competitor: str) -> ImplementationResult | None:
-        """How it did, None if it took no part."""
+        """The result of a competitor; None if it took no part."""
         return next((r for r in self.results if r.contestant == competitor), None)
 
     def us(self, competitor: str) -> float | None:
-        """Its median time in microseconds, None if it has none."""
+        """Median time of a competitor in microseconds; None if it has none."""
         result = self.result(competitor)
         return result.us.median if result and result.us else None
 
@@ -158,7 +158,7 @@ _NVML = ("pynvml", "vllm.third_party.pynvml")
 
 @dataclass(frozen=True)
 class BenchMachine:
-    """What a figure must be read with."""
+    """The GPU, its driver and the versions that a figure was measured with."""
 
     name: str  # of the GPU as its driver tells it, or of the processor
     architecture: str  # what kernels are compiled for there, such as sm_90a; cpu for a processor
@@ -187,7 +187,7 @@ def machine_of(device: torch.device) -> BenchMachine:
 
 
 def gpu_name(device: torch.device) -> str:
-    """Of the GPU as its driver tells it, or of the processor."""
+    """Name of the GPU as its driver tells it, or of the processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return platform.processor() or platform.machine()

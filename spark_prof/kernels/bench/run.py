@@ -182,7 +182,7 @@ def race_dense(
 
 
 def _rounded(x: torch.Tensor, scale: GlobalScale) -> torch.Tensor:
-    """All calls' activations as NVFP4 has them."""
+    """The activations of all calls, rounded to NVFP4."""
     return quantize_nvfp4(x.flatten(0, 1), scale).decode().view(x.shape)
 
 
@@ -233,7 +233,7 @@ def race_experts(
 def expert_inputs(
     shape: ExpertsShape, expert_bytes: int, count: int, device: torch.device
 ) -> BenchInputs:
-    """Random ones for experts of `expert_bytes` bytes.
+    """Random inputs for experts of `expert_bytes` bytes each.
 
     A token's logits all differ, or competitors could rightly differ in experts.
     """
@@ -254,11 +254,11 @@ def exact_experts(layer: ExpertsLayer, inputs: Sequence[BenchInputs]) -> list[to
 
     All are computed at once, so that each expert is decoded once.
     """
-    x = torch.cat([its.source.flatten(0, 1) for its in inputs])
-    logits = torch.cat([its.buffers[1].flatten(0, 1) for its in inputs])
+    x = torch.cat([batch.source.flatten(0, 1) for batch in inputs])
+    logits = torch.cat([batch.buffers[1].flatten(0, 1) for batch in inputs])
     chosen, shares = routing_oracle(logits, layer.router)
     exact = moe_oracle(x, chosen, shares, layer).value
-    sizes = [its.source.shape[:2] for its in inputs]
+    sizes = [batch.source.shape[:2] for batch in inputs]
     parts = exact.split([size.numel() for size in sizes])
     return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
 

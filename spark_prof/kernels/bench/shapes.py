@@ -53,12 +53,12 @@ class DenseShape:
 
     @property
     def slots(self) -> frozenset[Slot]:
-        """What it is in those layers."""
+        """The slots of the layers that have this shape."""
         return frozenset(layer.slot for layer in self.layers)
 
     @property
     def label(self) -> str:
-        """Who has it: `gpt-oss-20b qkv, gpt-oss-120b qkv`."""
+        """The layers that have this shape: `gpt-oss-20b qkv, gpt-oss-120b qkv`."""
         return ", ".join(f"{layer.model} {layer.slot}" for layer in self.layers)
 
 
@@ -152,8 +152,8 @@ def dense_work(
             if matches(layer.model, models):
                 layers_by_shape.setdefault((form, layer.rows, layer.columns), []).append(layer)
     work = [
-        (DenseShape(rows, columns, tuple(its)), form)
-        for (form, rows, columns), its in layers_by_shape.items()
+        (DenseShape(rows, columns, tuple(layers_of_shape)), form)
+        for (form, rows, columns), layers_of_shape in layers_by_shape.items()
     ]
     return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 

@@ -199,9 +199,9 @@ class Native:
         return Statistics(*values)
 
     @staticmethod
-    def _check(what: str, code: int) -> None:
+    def _check(action: str, code: int) -> None:
         if code:
-            raise NativeError(f"libcupti refused to {what} ({_reason(code)})")
+            raise NativeError(f"libcupti refused to {action} ({_reason(code)})")
 
 
 @cache

@@ -136,7 +136,7 @@ class JsonDialect:
     statistics: str = "mean median p90 p99 std"
     runs_path: str = ""  # the list with an object for each run; empty where a document is a run
     # The fields that no place tells.
-    more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {}
+    other_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {}
     clock: str = "none"  # what `start_ns` counts from, where it is known
     notes: tuple[str, ...] = ()
     one_run: bool = False  # whether all documents of a file are one run
@@ -160,7 +160,7 @@ class JsonDialect:
             "tool": self.tool,
             "notes": self.notes,
             **fields_of(document, self.fields, self.statistics),
-            **self.more(document),
+            **self.other_fields(document),
         }
         fields["clock"] = "none" if fields.get("start_ns") is None else self.clock
         fields["tokens_per_chunk"] = tokens_per_chunk(fields.get("requests", ()))
@@ -235,12 +235,12 @@ SGLANG = JsonDialect(
     "sglang bench_serving", "sglang bench_serving",
     ("request_throughput", "mean_e2e_latency_ms|accept_length"),
     '{"request_throughput": 1.0, "mean_e2e_latency_ms": 1.0}',
-    _SERVING, more=partial(_serving, sglang=True), clock="monotonic",
+    _SERVING, other_fields=partial(_serving, sglang=True), clock="monotonic",
 )  # fmt: skip
 VLLM = JsonDialect(
     "vllm bench serve", "vllm bench serve", ("request_throughput", "total_token_throughput"),
     '{"request_throughput": 1.0, "total_token_throughput": 1.0}',
-    _SERVING, more=partial(_serving, sglang=False), clock="monotonic",
+    _SERVING, other_fields=partial(_serving, sglang=False), clock="monotonic",
 )  # fmt: skip
 
 # SGLang's bench_one_batch_server sends a batch of equal requests at once and writes one line a
@@ -279,7 +279,7 @@ ONE_BATCH = JsonDialect(
         "duration_s": "latency", "output_throughput": "output_throughput",
         "total_throughput": "overall_throughput", "acceptance_length": "acc_length",
     },
-    more=_one_batch, notes=(_ONE_BATCH_NOTE,),
+    other_fields=_one_batch, notes=(_ONE_BATCH_NOTE,),
 )  # fmt: skip
 
 # vllm bench latency and vllm bench throughput do not stream: they know how long a whole batch
@@ -427,7 +427,7 @@ _SUMMARY = partial(
 JSON_DIALECTS = (
     JsonDialect(
         "aiperf records", "aiperf", ("metadata", "request_start_ns", "metrics|error"),
-        '{"metadata": {"request_start_ns": 1}, "metrics": {}}', more=_aiperf_records,
+        '{"metadata": {"request_start_ns": 1}, "metrics": {}}', other_fields=_aiperf_records,
         clock="epoch", notes=(_AIPERF_NAMES,), one_run=True,
     ),
     _SUMMARY(
@@ -461,7 +461,7 @@ JSON_DIALECTS = (
         BENCHY, BENCHY, ("benchmarks", "latency_mode"),
         '{"latency_mode": "api", "benchmarks": []}',
         {"model": "model", "output_throughput": "tg_throughput.mean", "ttft": "e2e_ttft.{} ms"},
-        runs_path="benchmarks", more=_benchy, notes=(FIRST_TOKEN,),
+        runs_path="benchmarks", other_fields=_benchy, notes=(FIRST_TOKEN,),
     ),
     ONE_BATCH,
     SGLANG,
@@ -470,7 +470,7 @@ JSON_DIALECTS = (
         LATENCY_TOOL, LATENCY_TOOL, ("avg_latency", "latencies"),
         '{"avg_latency": 1.0, "latencies": [1.0]}',
         {"model": "model_id"}, notes=(WHOLE_BATCH,),
-        more=lambda document: {"e2e": latency_of(column(document, "latencies", 1e6))},
+        other_fields=lambda document: {"e2e": latency_of(column(document, "latencies", 1e6))},
     ),
     JsonDialect(
         THROUGHPUT_TOOL, THROUGHPUT_TOOL, ("elapsed_time", "num_requests", "tokens_per_second"),

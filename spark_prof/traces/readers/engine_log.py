@@ -91,7 +91,7 @@ class LoadWatch:
 
     @property
     def load(self) -> LoggedLoad | None:
-        """What the lines said; None where there was none."""
+        """The load that the status lines tell; None where there was no such line."""
         if not self._first:
             return None
         data, first, begin = self._last
@@ -238,13 +238,13 @@ class _Reader:
 
     @property
     def writer(self) -> str:
-        """Whose log it is."""
+        """The engine that wrote the log; empty where nothing tells."""
         if self._sglang or any(key[0] == "sglang-arguments" for key in self.statements_by_key):
             return "SGLang"
         return "vLLM" if self.statements_by_key else ""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Reads them all."""
+        """Reads all lines."""
         for line in log_lines(lines):
             self.start.add(line)
             key = self._statement(line)

@@ -265,7 +265,7 @@ class EventColumns:
         self._extend("thread", [threads[event.pid, event.tid] for event in events])
         self._columns.setdefault("start_ns", array("q")).frombytes(start.tobytes())
         self._columns.setdefault("end_ns", array("q")).frombytes((start + length).tobytes())
-        self._more(events)
+        self._add_columns(events)
 
     def of_threads(self, chosen: Flags) -> Self:
         """The rows of the chosen threads, by their number."""
@@ -277,7 +277,7 @@ class EventColumns:
         part.dropped = 0
         return part
 
-    def _more(self, events: Sequence[Event]) -> None:
+    def _add_columns(self, events: Sequence[Event]) -> None:
         """Appends the columns that only this kind has."""
 
     def _extend(self, name: str, values: Iterable[int]) -> None:
@@ -287,7 +287,7 @@ class EventColumns:
 class HostRows(EventColumns):
     """API calls or operators, with `correlation` and `external`, -1 where they have none."""
 
-    def _more(self, events: Sequence[Event]) -> None:
+    def _add_columns(self, events: Sequence[Event]) -> None:
         arguments = decode_arguments(events, HostArguments)
         for name in ("correlation", "external"):
             self._extend(name, map(attrgetter(name), arguments))
@@ -303,7 +303,7 @@ class GpuRows(EventColumns):
         super().__init__(names, threads)
         self.shapes = Numbered()
 
-    def _more(self, events: Sequence[Event]) -> None:
+    def _add_columns(self, events: Sequence[Event]) -> None:
         arguments = decode_arguments(events, GpuArguments)
         for name in GPU_NUMBERS:
             key = "node" if name == "graph_node" else name

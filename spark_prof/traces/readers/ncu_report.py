@@ -104,8 +104,8 @@ def _measured(name: str, metrics: dict[str, tuple[str, str]]) -> MeasuredKernel:
     def value_of(metric: str) -> str:
         return metrics.get(metric, ("", ""))[0]
 
-    def sizes(what: str) -> str:
-        return ", ".join(value_of(f"launch__{what}_dim_{axis}") for axis in _AXES)
+    def sizes(dimension: str) -> str:
+        return ", ".join(value_of(f"launch__{dimension}_dim_{axis}") for axis in _AXES)
 
     about: dict[str, Any] = {
         "ID": "", "Process ID": "", "Kernel Name": name, "Device": value_of("launch__device_id"),

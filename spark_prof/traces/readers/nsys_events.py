@@ -52,8 +52,10 @@ def read_texts(table: pa.Table, export: NsysFile) -> RangeTexts:
         which, unique = pd.factorize(numbers[registered])
         strings = export.strings(int(number) for number in unique)
         codes[registered] = len(texts) + which
-        more = pa.array([strings.get(int(number), "") for number in unique], pa.string())
-        texts = pa.concat_arrays([texts, more])
+        registered_texts = pa.array(
+            [strings.get(int(number), "") for number in unique], pa.string()
+        )
+        texts = pa.concat_arrays([texts, registered_texts])
     once = texts.dictionary_encode()
     if len(once.dictionary) < len(texts):
         codes, texts = once.indices.to_numpy().astype(np.int64)[codes], once.dictionary

@@ -260,8 +260,8 @@ class Scan:
         self.domain_ids = other.domain_ids | self.domain_ids
         self.marks += other.marks
         self.last_ns = max(self.last_ns, other.last_ns)
-        for counts, more in ((self.rows, other.rows), (self.impossible, other.impossible)):
-            for table, count in more.items():
+        for counts, other_counts in ((self.rows, other.rows), (self.impossible, other.impossible)):
+            for table, count in other_counts.items():
                 counts[table] = counts.get(table, 0) + count
         self.endless += other.endless
         return self

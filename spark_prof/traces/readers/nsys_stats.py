@@ -219,8 +219,8 @@ class StatsReport:
 
 def nsys_stats_csv(path: Path) -> Foreign:
     """Reads one report, plain or compressed."""
-    what = f"the CSV of one of these reports of nsys stats: {REPORT_NAMES}"
-    table = PrintedTable(path, lambda head: report_of(head) is not None, what)
+    expected = f"the CSV of one of these reports of nsys stats: {REPORT_NAMES}"
+    table = PrintedTable(path, lambda head: report_of(head) is not None, expected)
     name = report_of(table.head)
     return next(report for report in REPORTS if report.name == name).read(table)
 

@@ -46,13 +46,13 @@ class PrintedTable:
         passed_over: lines inside the table that were none of its rows; known after reading.
     """
 
-    def __init__(self, path: Path, is_head: IsHead, what: str) -> None:
+    def __init__(self, path: Path, is_head: IsHead, expected: str) -> None:
         self.path = path
         self.passed_over = 0
         self._is_head = is_head
         self.head: list[str] = next(self._lines(), [])
         if not self.head:
-            raise CommandError(f"{path} holds no table that can be read; give {what}")
+            raise CommandError(f"{path} holds no table that can be read; give {expected}")
 
     def rows(self, *columns: str) -> Iterator[list[str]]:
         """The cells of these columns, row by row; "" where there is no such column."""
@@ -67,10 +67,10 @@ class PrintedTable:
                 continue
             yield ["" if place is None else cells[place] for place in places]
 
-    def bad(self, row: Sequence[str], what: str) -> CommandError:
+    def bad(self, row: Sequence[str], fault: str) -> CommandError:
         """The error for a row that cannot be right."""
         text = ",".join(row)
-        return CommandError(f"{self.path} has a row with {what} ({text!r:.100}); write it again")
+        return CommandError(f"{self.path} has a row with {fault} ({text!r:.100}); write it again")
 
     def lost(self) -> list[str]:
         """What to say about lines that were passed over; after reading."""

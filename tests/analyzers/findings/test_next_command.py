@@ -203,7 +203,7 @@ def test_a_gain_is_quoted_only_against_what_runs_on_this_gpu(
 
 
 def test_measured_steps_are_those_that_are_stored() -> None:
-    assert measured.WRITTEN.read_text() == measured.written()
+    assert measured.STORED.read_text() == measured.file_text()
     assert [(row.model, row.kernel) for row in measured_steps()] == [
         ("gpt-oss-20b", "spark_prof"), ("qwen3-30b-a3b-nvfp4", "spark_prof"),
         ("gpt-oss-20b", "spark_prof"), ("gpt-oss-20b", "mxfp4"),

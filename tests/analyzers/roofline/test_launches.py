@@ -117,7 +117,7 @@ def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
     works = [product("experts", 3, "w2"), product("experts", 3, "w13")]
     ran = [Launch(GEMM, "experts", 3, 5), Launch(SMALL, "experts", 3, 90),
            Launch(OTHER, "experts", 3, 7)]  # fmt: skip
-    found = {(c.place.name, c.work.what, c.basis) for c in attributed_work(ran, works)}
+    found = {(c.place.name, c.work.name, c.basis) for c in attributed_work(ran, works)}
     assert found == {(GEMM, "w13", BY_ORDER), (OTHER, "w2", BY_ORDER)}
 
 
@@ -139,7 +139,7 @@ def test_a_module_s_weight_goes_to_what_ran_in_it_and_no_other() -> None:
     paths = [f"model.layers.0.self_attn.{name}" for name in ("q_a_proj", "kv_a_proj", "kv_b_proj")]
     works = [but(product("qkv", 0, p), path=p) for p in paths]
     ran = [Launch(f"{GEMM}{n}", "qkv", 0, 5, path=path) for n, path in enumerate(paths[:2])]
-    found = {charge.work.what: charge.place.name for charge in attributed_work(ran, works)}
+    found = {charge.work.name: charge.place.name for charge in attributed_work(ran, works)}
     # What no kernel ran for is nobody's, although another product of the component ran.
     assert found == {paths[0]: f"{GEMM}0", paths[1]: f"{GEMM}1"}
 
@@ -151,7 +151,7 @@ def test_a_weight_goes_to_the_kernels_that_point_to_it() -> None:
            Launch("first", "qkv", 2, 30, basis="order", reads=(0,)),
            Launch("again", "experts", 3, 10, basis="order", reads=(0,))]  # fmt: skip
     found = [
-        (c.work.what, c.place.name, c.place.component, c.share) for c in attributed_work(ran, works)
+        (c.work.name, c.place.name, c.place.component, c.share) for c in attributed_work(ran, works)
     ]
     # A reader of the weight's own component goes before one of another.
     assert found == [("w13", "again", "experts", 1.0), ("w2", "second", "experts", 1.0)]
@@ -174,7 +174,7 @@ def test_a_drafter_reads_a_head_in_each_of_its_passes() -> None:
     )
     streamed = defaultdict[str, float](float)
     for charge in found:
-        streamed[charge.work.what] += charge.work.need.streamed * charge.share
+        streamed[charge.work.name] += charge.work.need.streamed * charge.share
     # A pass may take several kernels: it is read as often as the rarest of their names ran.
     assert streamed == pytest.approx({"lm_head": 1.0 * head.bytes, "head": 1.0 * own.bytes})
     twice = drafted_work([draft, draft], [head], ONE, ModelShape())

@@ -151,7 +151,7 @@ def test_attention(layer: int, load: StepLoad, read: int, pairs: float) -> None:
     assert found.need.streamed == read * (2 * 4 * 128) * 2
     assert found.need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
     assert written.need.other == load.tokens * 2 * 4 * 128 * (2 + 2)
-    assert ("128 tokens" in found.what) is (layer == 1)
+    assert ("128 tokens" in found.name) is (layer == 1)
 
 
 def test_the_recurrent_state_of_each_request_is_read_and_written() -> None:

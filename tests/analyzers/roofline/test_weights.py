@@ -201,7 +201,7 @@ def test_a_tied_head_is_the_embedding() -> None:
     assert (head.component, head.layer, head.bytes, head.elements) == ("lm_head", -1, 2000, 1000)
     assert weights_of(layers(row), tied=False, config={}) == []
     own = row | {"path": "lm_head", "component": "lm_head"}
-    assert one(weights_of(layers(row, own), tied=True, config={})).what == "lm_head"
+    assert one(weights_of(layers(row, own), tied=True, config={})).name == "lm_head"
 
 
 def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
@@ -215,7 +215,7 @@ def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
         weights_of(layers(*rows), tied=False, config={}), key=lambda weights: weights.order
     )
     inside = ["gate_up_proj", "down_proj"]
-    assert [weights.what for weights in found] == [*inside, "shared_expert_gate"]
+    assert [weights.name for weights in found] == [*inside, "shared_expert_gate"]
 
 
 def test_a_configuration_alone_gives_the_same_bytes() -> None:

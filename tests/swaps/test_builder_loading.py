@@ -14,11 +14,11 @@ import torch
 
 from spark_prof.errors import CommandError
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps import build, own
+from spark_prof.swaps import build, builder_loading
 from spark_prof.swaps.build import build_all, find_points, slot_of
+from spark_prof.swaps.builder_loading import load_builder
 from spark_prof.swaps.builders import BUILDERS
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
-from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.swap_settings import Swap, SwapSettings, parse_swaps
 from tests.rows import each_row
 from tests.swaps.layers import Model, replacing
@@ -328,7 +328,7 @@ def installed(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-kernels\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text(
-        f"[{own.GROUP}]\nfast = my_kernel:build\nbroken = my_kernel:nowhere\n"
+        f"[{builder_loading.GROUP}]\nfast = my_kernel:build\nbroken = my_kernel:nowhere\n"
         "spark_prof = my_kernel:build\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
