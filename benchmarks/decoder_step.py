@@ -7,7 +7,7 @@ many bytes in the same run. No vLLM is needed.
 
 usage: python benchmarks/decoder_step.py [--model NAME] [--tokens M] [--context N] [--layers L]
            [--qkv kept|mxfp4] [--kernels]
-exit code: 1 if kernels that overlap give other results than one after the other
+exit code: 1 if kernels that overlap give other results than one after the other, 2 without a GPU
 """
 
 from __future__ import annotations
@@ -262,6 +262,9 @@ def main() -> int:
     )
     parser.add_argument("--kernels", action="store_true", help="print the time of each kernel")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no GPU")
+        return 2
     model, quantized = MODELS[options.model], options.qkv == "mxfp4"
     pages = max(options.tokens) * -(-(options.context + 1) // PAGE)
     count = options.layers or model.layers

@@ -11,7 +11,7 @@ usage: python benchmarks/kernels.py RESULT.json [--only dense moe] [--models PAR
            [--tokens N...] [--formats nvfp4 mxfp4 fp8 bf16] [--competitors PART...]
            [--seconds S] [--tune] [--save TUNED.json]
        python benchmarks/kernels.py RESULT.json --show
-exit code: 1 if a bar of what was measured is not reached, 2 without a GPU
+exit code: 1 if a bar of what was measured is not reached, 2 without a GPU or such a result
 """
 
 from __future__ import annotations
@@ -45,12 +45,17 @@ from spark_prof.kernels.bench.request import KINDS, BenchRequest
 from spark_prof.kernels.bench.results import BenchCell, BenchReport, cell_line, keep, machine_of
 from spark_prof.kernels.bench.run import run
 from spark_prof.kernels.bench.shapes import FP4, TOKENS, WeightFormat
+from spark_prof.kernels.kernel_error import KernelError
 
 
 def main() -> int:
     options = parsed()
     if options.show:
-        report = read_report(options.result)
+        try:
+            report = read_report(options.result)
+        except KernelError as error:
+            print(error, file=sys.stderr)
+            return 2
         reached = judge_bars(report.cells, report.ceilings)
         show(*machine_lines(report.machine, report.ceilings), *failure_lines(report.cells))
         show(*bar_tables(reached, report.ceilings))

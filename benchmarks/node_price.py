@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -146,11 +147,14 @@ def bounded(one: Figure, read: float, price: float) -> Figure:
     return replace(one, bound_sum=by_bytes + price, bound_max=max(by_bytes, price))
 
 
-def main() -> None:
-    """Measures everything on the current GPU."""
+def main() -> int:
+    """Measures everything on the current GPU; the exit code, 2 without one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--out", type=Path, help="write the figures there, as JSON")
     out = parser.parse_args().out
+    if not torch.cuda.is_available():
+        print("no GPU")
+        return 2
     device = torch.device("cuda", torch.cuda.current_device())
     name, versions = torch.cuda.get_device_name(device), f"torch {torch.__version__}"
     time_utc = datetime.now(UTC).isoformat(timespec="seconds")
@@ -197,7 +201,8 @@ def main() -> None:
         facts = {"gpu": name, "versions": versions, "taken": time_utc, "read": read,
                  "serial_us": prices[False], "dependent_us": prices[True]}  # fmt: skip
         out.write_text(json.dumps(facts | {"figures": [asdict(one) for one in figures]}, indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -40,6 +40,9 @@ ALONE = "spark-prof, as fastest alone"
 """What stands as the other kernel where configurations were searched in a chain of layers: this
 kernel as it was before, in the same chain and by turns."""
 
+Duration: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+"""A median time in us: of a ratio it is the divisor."""
+
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
 
 
@@ -63,9 +66,9 @@ class Tuned:
     work: TunedShape
     # Of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its default.
     config: dict[str, int]
-    us: float  # median time of a call, inside a CUDA graph with a cold L2
+    us: Duration  # of a call, inside a CUDA graph with a cold L2
     fallback: str = ""  # the fastest other kernel of the same run, empty if none ran
-    fallback_us: float | None = None  # its median time, None if none ran
+    fallback_us: Duration | None = None  # None if none ran
 
     @property
     def ratio(self) -> float | None:
@@ -133,8 +136,8 @@ def read(path: Path) -> tuple[TuningRun, ...]:
         raise KernelError(f"cannot read {path}: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise KernelError(
-            f"{path} is no file of tuned kernels of this version ({error}); delete it, or measure"
-            " again with `spark-prof kernels tune`"
+            f"{path} is no file of tuned kernels of this version ({error}); delete it, then"
+            " measure again with `spark-prof kernels tune`"
         ) from error
 
 

@@ -86,6 +86,16 @@ def test_a_file_without_its_gpu_says_so(
     assert capsys.readouterr().err == "there is no GPU here that PyTorch can use\n"
 
 
+def test_a_shape_that_the_kernel_does_not_take_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("o-w4a16", "--shape", "17x4097", "-o", "alone.py")
+    assert played(tmp_path / "alone.py", monkeypatch, "--device", "cpu", "--once") == 2
+    error = capsys.readouterr().err
+    assert "x has the shape (1, 4097)" in error
+    assert error.count("\n") == 1
+
+
 def test_of_a_recording_it_has_the_shape_and_what_ran(run: Run, tmp_path: Path) -> None:
     assert run("moe-w4a16", "--from", GPT, "-o", "moe.py")[0] == 0
     text = (tmp_path / "moe.py").read_text()
@@ -117,6 +127,8 @@ def test_bad_input_is_one_line(refuses: Refuses, tmp_path: Path) -> None:
         (["o-w4a16", "--shape", "48", "-o", "a.py"], "it is ROWSxCOLUMNS"),
         (["o-w4a16", "--shape", "48x0", "-o", "a.py"], "it is ROWSxCOLUMNS"),
         (["o-w4a16", "--shape", "48xx", "-o", "a.py"], "it is ROWSxCOLUMNS"),
+        (["moe-w4a16", "--shape", "4x8x64x64", "-o", "a.py"], "a token cannot take 8"),
+        (["router-topk", "--shape", "4x8", "-o", "a.py"], "a token cannot take 8"),
         (["moe-w4a16", "--shape", "48x160", "-o", "a.py"], "EXPERTSxTOP_KxHIDDENxINNER"),
         (["o-w4a16", "--shape", "48x160", "--weights", "fp8", "-o", "a.py"], "not fp8"),
         (["mlp-w4a16", "--model", "Llama-3", "-o", "a.py"], "choose --shape 4096x14336"),

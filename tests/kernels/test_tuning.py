@@ -120,6 +120,8 @@ BAD: list[tuple[str, Callable[[Any], object]]] = [
     ("another schema", lambda d: d.update(schema=2)),
     ("no runs", lambda d: d.pop("runs")),
     ("a number as date", lambda d: d["runs"][0].update(date=5)),
+    ("no time", _row(lambda r: r.update(us=0.0))),
+    ("a time below zero", _row(lambda r: r.update(fallback_us=-1e308))),
     ("a constant that is text", _row(lambda r: r["config"].update(warps="8"))),
     *((field, _row(lambda r, f=field: r["work"].update({f: 1.5}))) for field in FIELDS),
 ]

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from spark_prof.kernels.candidate import KernelCandidate, WrongResult
+from spark_prof.kernels.check import runner
+from spark_prof.kernels.check.cases import NormCase
 from spark_prof.kernels.check.oracles import Expected
 from spark_prof.kernels.check.runner import check, run_replacement
 from spark_prof.kernels.check.verdict import CheckVerdict, judge_changed
@@ -271,3 +273,17 @@ def test_what_is_kept_of_a_number_of_rows_is_found(kind: str) -> None:
 
     (verdict,) = some(kind, wrapped(around), "11 tokens, other values in the same memory")
     assert verdict.status == "failed"
+
+
+def test_a_kernel_of_ones_own_needs_no_compiler_of_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: Any) -> None:
+        raise KernelError("NVRTC, the compiler of CUDA C++, is missing")
+
+    monkeypatch.setattr(runner, "late_rows", missing)
+    custom = KernelCandidate("right", "norm", RIGHT)
+    posed = NormCase(3, 64).pose(custom, "cpu")
+    assert runner._late_rows(custom, posed) == []
+    with pytest.raises(KernelError, match="NVRTC"):
+        runner._late_rows(replace(custom, is_custom=False), posed)

@@ -14,7 +14,15 @@ from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.findings.other_backends import kernel_families
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.tuning import ALONE, ELSEWHERE, Tuned, TuningRun, known_runs
+from spark_prof.kernels.tuning import (
+    ALONE,
+    ELSEWHERE,
+    SHIPPED,
+    Tuned,
+    TuningRun,
+    known_runs,
+    read,
+)
 from spark_prof.rules import thresholds
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.rules.environment import UNKNOWN, Version, version_of
@@ -112,9 +120,10 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
         return None
     architecture = f"sm_{(report.gpu.compute_capability or '').replace('.', '')}"
     try:
-        runs = [run for run in known_runs() if run.architecture.rstrip("af") == architecture]
+        runs = known_runs()
     except KernelError:  # of the user's own file, which a report can do without
-        return None
+        runs = read(SHIPPED)
+    runs = tuple(run for run in runs if run.architecture.rstrip("af") == architecture)
     here = [run for run in runs if run.machine == report.gpu.name]
     running = running_family(report, owner)
     measurements = []

@@ -56,8 +56,15 @@ def main(work: Callable[[torch.device], Replay], about: str | None) -> int:
     if device.type == "cuda" and not torch.cuda.is_available():
         print("there is no GPU here that PyTorch can use", file=sys.stderr)
         return 2
-    replay = work(device)
-    if options.once:
+    try:
+        return _played(work(device), device, once=options.once)
+    except KernelError as error:  # such as sizes that the kernel does not take
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _played(replay: Replay, device: torch.device, *, once: bool) -> int:
+    if once:
         replay.call(0)
         return 0
     expected = replay.expected()
@@ -152,6 +159,8 @@ def shape_of_text(kernel: ReplacementKernel, text: str, form: str) -> Piece:
         rows, columns = numbers
         return DenseShape(rows, columns, (Layer("", slot, rows, columns),)), weight_format
     experts, top_k, hidden, inner = (*numbers, 0, 0)[:4]
+    if top_k > experts:
+        raise KernelError(f"--shape {text}: of {experts} experts a token cannot take {top_k}")
     gpt_oss = form == "mxfp4"
     activation: Any = "swiglu" if gpt_oss else "silu"
     return ExpertsShape(

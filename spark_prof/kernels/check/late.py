@@ -26,10 +26,14 @@ _NAN = 255
 
 @dataclass(frozen=True)
 class LateRows:
-    """Memory of an argument with a row for each token, and the bytes that it has to hold."""
+    """Memory of an argument with a row for each token, and what it has to hold."""
 
     memory: torch.Tensor
-    values: torch.Tensor
+    values: torch.Tensor  # bytes, a row for each element
+
+    def reverse(self) -> None:
+        """Has it hold its elements in reverse from now on; once more puts them back."""
+        self.values.copy_(self.values.flip(0))
 
     def erase(self) -> None:
         """Makes NaN of it."""
@@ -50,9 +54,9 @@ def late_rows(
     assert x is not None
     prepare([WRITE_LATE], x.device)
     memories = {
-        argument.untyped_storage().data_ptr(): memory_of(argument)
+        argument.untyped_storage().data_ptr(): (memory_of(argument), argument.itemsize)
         for place, argument in enumerate(arguments)
         if argument is not None and place not in outputs
         if argument.is_floating_point() and argument.ndim == 2 and len(argument) == len(x)
     }
-    return [LateRows(memory, memory.clone()) for memory in memories.values()]
+    return [LateRows(memory, memory.clone().view(-1, size)) for memory, size in memories.values()]

@@ -57,6 +57,20 @@ def test_kernels_are_named_only_where_they_were_measured_to_win(qwen: Report) ->
     assert measured_gain("experts", replace(qwen, modules=wide)) is None
 
 
+def test_a_damaged_file_of_the_user_leaves_the_package_s_measurements(
+    qwen: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gain = measured_gain("experts", qwen)
+    (tmp_path / "spark-prof").mkdir()
+    (tmp_path / "spark-prof" / "tuned.json").write_text("{")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    known_runs.cache_clear()
+    try:
+        assert measured_gain("experts", qwen) == gain is not None
+    finally:
+        known_runs.cache_clear()
+
+
 def test_what_was_searched_in_a_chain_of_layers_is_no_gain(
     qwen: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,16 @@ def test_rows_are_erased_and_written_again(device: str) -> None:
     assert torch.equal(x.view(torch.int16), before.view(torch.int16))
 
 
+def test_rows_in_reverse_are_other_values_and_then_the_same_again(device: str) -> None:
+    x = surrounded(make_activations("plain", 3, 40, 1, device))
+    before = x.clone()
+    (rows,) = late_rows((x,))
+    for expected in (before.flip(0, 1), before):
+        rows.reverse()
+        rows.write()
+        assert torch.equal(x, expected)
+
+
 def test_late_are_floats_with_a_row_for_each_token(device: str) -> None:
     x, residual, cache = (torch.ones(3, 8, dtype=torch.bfloat16, device=device) for _ in range(3))
     bias = torch.ones(3, dtype=torch.bfloat16, device=device)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,50 @@ def test_what_reads_before_its_input_is_written_is_told(
     assert difference_again(again, [x.clone()]) == ""
     difference = difference_when_late(again, [x.clone()], late_rows((x,)))
     assert ("before the kernel that writes its input" in difference) == told
+
+
+class CpuGraph:
+    """Stands for a CUDA graph where there is no GPU: what it replays is added by hand."""
+
+    capturing: CpuGraph
+
+    def __init__(self) -> None:
+        self.nodes: list[Callable[[], object]] = []
+
+    def replay(self) -> None:
+        for node in self.nodes:
+            node()
+
+
+@contextmanager
+def capture(graph: CpuGraph) -> Iterator[None]:
+    CpuGraph.capturing = graph
+    yield
+
+
+@each_row(("early", "told"), [(True, True), (False, False)])
+def test_a_second_kernel_that_reads_what_the_first_has_not_written_is_told(
+    early: bool, told: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory holds what the same call wrote there in the graph before: the right bits."""
+    if device != "cpu":
+        pytest.skip("a graph of the CPU")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", CpuGraph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    x = torch.arange(16, dtype=torch.float32).reshape(2, 8)
+    between, out = 2 * x, torch.empty_like(x)
+
+    def both_kernels() -> None:
+        before = between.clone()
+        torch.mul(x, 2, out=between)
+        torch.add(before if early else between, 1, out=out)
+
+    def again(arrive: Callable[[], None]) -> tuple[torch.Tensor]:
+        CpuGraph.capturing.nodes += [arrive, both_kernels]
+        return (out,)
+
+    right = x.clone()
+    difference = difference_when_late(again, [2 * x + 1], late_rows((x,)))
+    assert bool(difference) == told
+    assert torch.equal(x, right)
