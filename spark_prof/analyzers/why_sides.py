@@ -85,6 +85,7 @@ class WhySide:
     ranks: int = 1  # GPUs of tensor parallelism
     memory: Memory | None = None  # None of a recording, which did fit
     rate: Rate | None = None
+    ran_elsewhere: bool = False  # whether its times are of another GPU than the bounds
 
     @property
     def waits_us(self) -> float:
@@ -274,15 +275,20 @@ def side_of_recording(
         _model(config or {}, report.run.architecture),
         recorded_batch(report),
         recorded_ranks(report),
+        ran_elsewhere=_recorded_on(report) not in (None, gpu.short),
     )
+
+
+def _recorded_on(report: Report) -> str | None:
+    gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    return gpu.short if gpu else None
 
 
 def _node_prices(report: Report, gpu: Gpu) -> Mapping[str, float]:
     """By component, what the nodes of a decode step cost; none where it ran on another GPU."""
     prices: dict[str, float] = defaultdict(float)
     phase = report.decode_roofline
-    recorded_on = find_gpu(report.gpu.name, report.gpu.compute_capability)
-    if phase and recorded_on and recorded_on.short == gpu.short:
+    if phase and _recorded_on(report) == gpu.short:
         for row in phase.rows:
             prices[row.component] += row.node_us or 0.0
     return prices

@@ -59,7 +59,9 @@ def _sides(why: Why) -> Section:
         cells.Share(
             "Of bound",
             lambda side: (
-                (side.bound_us + side.nodes_us) / side.us if side.bytes and side.us else None
+                (side.bound_us + side.nodes_us) / side.us
+                if side.bytes and side.us and not side.ran_elsewhere
+                else None
             ),
         ),
         cells.Share("Nodes of the distance", "nodes_of_distance", optional=True),
@@ -79,6 +81,9 @@ def _sides(why: Why) -> Section:
             "Nodes: what those of the recorded CUDA graph cost that do nothing, beside the lower "
             "bound; of bound: the share of both."
         )
+    if elsewhere := [side.name for side in why.sides if side.ran_elsewhere]:
+        names = " and ".join(elsewhere)
+        intro.append(f"{names} ran on another GPU, whose times are no share of this bound.")
     if why.experts_hit:
         intro.append("Every token is taken to hit any experts alike; real ones hit fewer.")
     sides = [side for side in why.sides if side.bound_us or side.us]
@@ -114,7 +119,7 @@ def _parts(side: WhySide) -> Section:
         cells.Text("Bound by", lambda part: part.limit if bounds > {"memory"} else ""),
         cells.Time("Nodes", lambda part: part.nodes_us or None, optional=True),
         cells.Time("Measured", "us"),
-        cells.Share("Of bound", lambda part: part.of_bound or None),
+        cells.Share("Of bound", lambda part: None if side.ran_elsewhere else part.of_bound or None),
         cells.Text("Computes in" if side.measured else "Can compute in", "computes_in"),
         cells.Name("Kernel", "kernel"),
     )

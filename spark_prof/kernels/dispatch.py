@@ -184,7 +184,12 @@ def configured(
             "again with `spark-prof kernels tune`"
         )
     # It may be a neighbouring shape's.
-    warps, split = choice.config["warps"], choice.config["split"]
+    config = type(default)(**choice.config) if fits(choice.config, columns) else default
+    return DispatchChoice(config, choice.why)
+
+
+def fits(config: Mapping[str, int], columns: int) -> bool:
+    """Whether a block's warps can share out as many columns as a configuration says."""
+    warps, split = config["warps"], config["split"]
     shared_out = 1 <= split <= -(-columns // UNIT_COLUMNS)
-    fits = shared_out and warps in range(1, 33) and warps % split == 0
-    return DispatchChoice(type(default)(**choice.config) if fits else default, choice.why)
+    return shared_out and warps in range(1, 33) and warps % split == 0

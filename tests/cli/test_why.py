@@ -124,6 +124,15 @@ def test_a_recording_says_how_many_gpus_and_sequences(run: Run) -> None:
     assert "is on 1 GPUs of tensor parallelism and" in words(out)
 
 
+def test_times_of_another_gpu_are_no_share_of_a_bound(run: Run) -> None:
+    _, there, _ = run(CODE / "dense-nvfp4")
+    _, here, _ = run(CODE / "dense-nvfp4", "--gpu", "gb10")
+    assert "Of bound" in there
+    assert "another GPU" not in there
+    assert "Of bound" not in here
+    assert "dense-nvfp4 ran on another GPU, whose times are no share of this bound." in words(here)
+
+
 def test_measured_and_bench(refuses: Refuses) -> None:
     refuses(f"{NEXT} --measured 1,2", "is not 1 rates in tokens/s")
     refuses(f"{NEXT} --measured 1 --bench x.txt", "say the same; give one of them")

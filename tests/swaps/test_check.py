@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,16 @@ def wrapped(around: Callable[[Callable[..., Any]], Callable[..., Any]], **fields
 def changed(change: Callable[[torch.Tensor], torch.Tensor], **fields: Any) -> Any:
     """A right kernel with another result."""
     return wrapped(lambda run: lambda *given: change(run(*given)), **fields)
+
+
+@each_row("at_build", [True, False])
+def test_a_kernel_that_ends_the_program_fails(at_build: bool) -> None:
+    def leave(*_: Any) -> Any:
+        sys.exit(0)
+
+    builder = leave if at_build else wrapped(lambda _: leave)
+    (verdict,) = some("norm", builder, "3 tokens|2880 columns|residual")
+    assert (verdict.status, verdict.detail) == ("failed", "SystemExit: 0")
 
 
 def test_a_kernel_that_quantizes_is_held_against_its_own_error() -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from spark_prof.cores import cores
 from spark_prof.kernels.bench.race import Call, RaceSetting, race
 from spark_prof.kernels.dense import LinearConfig, room_for_rows
+from spark_prof.kernels.dispatch import fits
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
 from spark_prof.kernels.pack import STACK
@@ -102,7 +103,9 @@ def known_config(
             if run.architecture != architecture or (of_gpu and run.machine != gpu):
                 continue
             for row in run.rows:
-                if row.work == work and set(row.config) == set(asdict(default)):
+                if row.work != work or set(row.config) != set(asdict(default)):
+                    continue
+                if fits(row.config, work.columns):
                     config = _with(default, row.config)
     return config
 

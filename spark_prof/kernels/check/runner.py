@@ -97,7 +97,7 @@ def attempt(run: Callable[[], Judgement], custom: bool) -> tuple[Status, Judgeme
         return "skipped", Judgement(None, str(why))
     except WrongResult as wrong:
         return "failed", Judgement(None, str(wrong))
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # else the check would end with the kernel's code
         if custom:
             return "failed", Judgement(None, reason(error))
         if isinstance(error, KernelError):

@@ -127,3 +127,10 @@ def test_a_gpu_s_own_configuration_counts_before_another_s() -> None:
         assert known_config(START, WORK, "sm_90a", "H200", of_any).depth == 1
     assert known_config(START, WORK, "sm_90a", "H20", runs).depth == 3
     assert known_config(START, WORK, "sm_121a", "H100", runs) == START
+
+
+def test_a_configuration_that_shares_out_nothing_is_not_known() -> None:
+    for change in ({"warps": 0}, {"split": 0}, {"warps": 10**30}, {"warps": 6, "split": 4}):
+        row = Tuned(WORK, {**asdict(START), **change}, 3.0)
+        run = TuningRun("sm_90a", "H100", "2026-01-01", "", {}, (row,))
+        assert known_config(START, WORK, "sm_90a", "H100", (run,)) == START, change
