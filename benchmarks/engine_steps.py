@@ -12,6 +12,7 @@ usage: python benchmarks/engine_steps.py RESULT.json --sides [MODEL:]SIDE ... [-
 
     python benchmarks/engine_steps.py steps.json --sides stock \
         "layer=spark_prof!,o=spark_prof!,lm_head=spark_prof!" "layer=mxfp4,o=mxfp4,lm_head=mxfp4"
+exit code: 1 if an engine failed
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def main() -> int:
         for side in all_measured(options):
             sides.append(side)
             options.result.write_text(json.dumps(sides, indent=1))
-    show(json.loads(options.result.read_text()))
-    return 0
+    sides = json.loads(options.result.read_text())
+    show(sides)
+    return int(any("failed" in side for side in sides))
 
 
 def all_measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:

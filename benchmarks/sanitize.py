@@ -8,13 +8,14 @@ A check that takes longer than its share is ended, and said to be.
 
 usage: python benchmarks/sanitize.py FOLDER [--tools memcheck ...] [--checks layer-attention ...]
            [--seconds S] [--jobs N]
-exit code: 1 if a tool has found something
+exit code: 1 if a tool has found something, 2 without compute-sanitizer
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300, help="of each tool in each check")
     parser.add_argument("--jobs", type=int, default=16, help="that run at a time")
     options = parser.parse_args()
+    if shutil.which("compute-sanitizer") is None:
+        print("compute-sanitizer is not on the PATH", file=sys.stderr)
+        return 2
     options.folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(options.jobs) as pool:
         clean = [

@@ -128,9 +128,16 @@ def known_runs() -> tuple[TuningRun, ...]:
     return merged(read(SHIPPED), read(file) if file is not None and file.exists() else ())
 
 
+_MOST_BYTES = 64 << 20
+"""Of a file; a search of all that is known takes less than one."""
+
+
 def read(path: Path) -> tuple[TuningRun, ...]:
     """The runs of a file; of work that several of them measured the last one counts."""
     try:
+        waits = path.exists() and not (path.is_file() or path.is_dir())  # as a named pipe
+        if waits or path.stat().st_size > _MOST_BYTES:
+            raise KernelError(f"{path} is no file of at most {_MOST_BYTES >> 20} MiB")
         return merged((), msgspec.json.decode(path.read_bytes(), type=_File).runs)
     except OSError as error:
         raise KernelError(f"cannot read {path}: {error.strerror or error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -165,3 +166,15 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         save(RUN, tmp_path / "file" / "t.json")
     with pytest.raises(KernelError, match="cannot read"):
         read(tmp_path)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    os.mkfifo(path)
+    with pytest.raises(KernelError, match="is no file of at most 64 MiB"):
+        read(path)
+    sparse = tmp_path / "large.json"
+    with sparse.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(KernelError, match="is no file of at most 64 MiB"):
+        read(sparse)
