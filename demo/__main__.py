@@ -40,19 +40,21 @@ def main() -> int:
             reason = Path(sys.prefix, "no-vllm")
             why = reason.read_text().strip() if reason.exists() else "run make demo to install it"
             say(f"vLLM is not installed ({why})")
-        say(f"showing a recording that comes with spark-prof instead: {shown(CAPTURE)}")
+        say(f"showing a recording that comes with spark-prof instead: {path_text(CAPTURE)}")
         bundle = CAPTURE
-    say(f"spark-prof report {shown(bundle)}")
+    say(f"spark-prof report {path_text(bundle)}")
     print(flush=True)
     page = OUTPUT / "report.html"
-    text = subprocess.run([*SPARK_PROF, "report", shown(bundle)], cwd=ROOT)
+    text = subprocess.run([*SPARK_PROF, "report", path_text(bundle)], cwd=ROOT)
     html = subprocess.run(
-        [*SPARK_PROF, "report", shown(bundle), "--out", shown(page)], cwd=ROOT, capture_output=True
+        [*SPARK_PROF, "report", path_text(bundle), "--out", path_text(page)],
+        cwd=ROOT,
+        capture_output=True,
     )
     if text.returncode or html.returncode:
         sys.stderr.buffer.write(html.stderr)
         return 1
-    say(f"the same report, with charts, is in {shown(page)}")
+    say(f"the same report, with charts, is in {path_text(page)}")
     return 1 if failed else 0
 
 
@@ -75,18 +77,18 @@ def record() -> Path | None:
     model = write_model(name, OUTPUT / name)
     bundle, log = OUTPUT / "bundle", OUTPUT / "vllm.log"
     workload = [
-        sys.executable, "-m", "demo.workload", shown(model), *options,
+        sys.executable, "-m", "demo.workload", path_text(model), *options,
         "--batch", str(BATCH), "--prompt", str(PROMPT),
         "--tokens", str(TOKENS), "--rounds", str(ROUNDS),
     ]  # fmt: skip
     # The first round warms up: kernels are compiled then, and caches filled.
-    ours = ["record", "--steps", "0", "--warmup-steps", str(TOKENS), "--out", shown(bundle)]
+    ours = ["record", "--steps", "0", "--warmup-steps", str(TOKENS), "--out", path_text(bundle)]
     say(f"recording vLLM on the {'GPU' if on_gpu else 'CPU'} with a {name} model of random weights")
-    say(f"that takes 1 to 3 minutes; vLLM's own log goes to {shown(log)}")
+    say(f"that takes 1 to 3 minutes; vLLM's own log goes to {path_text(log)}")
     if run_logged([*SPARK_PROF, *ours, "--", *workload], environment, log) == 0:
         return bundle
     print("".join(deque(log.open(errors="replace"), 15)), end="", file=sys.stderr)
-    say(f"the recording failed; the lines above are the end of {shown(log)}")
+    say(f"the recording failed; the lines above are the end of {path_text(log)}")
     return None
 
 
@@ -111,20 +113,20 @@ def gpu_memory() -> tuple[float, float] | None:
     """Free and total memory of the first GPU in GiB; None where there is no GPU."""
     query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
     try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=60)
+        process = subprocess.run(query, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if found.returncode or not found.stdout.strip():
+    if process.returncode or not process.stdout.strip():
         return None
     try:
-        free, total = (float(word) / 1024 for word in found.stdout.splitlines()[0].split(","))
+        free, total = (float(word) / 1024 for word in process.stdout.splitlines()[0].split(","))
     except ValueError:  # GPU and processor share one memory, of which nvidia-smi says nothing
         memory = psutil.virtual_memory()
         free, total = memory.available / 2**30, memory.total / 2**30
     return free, total
 
 
-def shown(path: Path) -> str:
+def path_text(path: Path) -> str:
     """The path as a person in the repository would write it."""
     return str(path.relative_to(ROOT))
 

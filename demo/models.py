@@ -75,8 +75,8 @@ _NEMOTRON_3_NANO: dict[str, Any] = {
 
 def _not_in_fp8(pattern: str) -> list[str]:
     """What the published FP8 checkpoint keeps: attention, and each Mamba layer before it."""
-    kept = [at for at, two in enumerate(pairwise(pattern)) if "*" in two]
-    return ["lm_head", *(f"model.layers.{layer}.mixer*" for layer in kept)]
+    layers = [at for at, two in enumerate(pairwise(pattern)) if "*" in two]
+    return ["lm_head", *(f"model.layers.{layer}.mixer*" for layer in layers)]
 
 
 MODELS: dict[str, dict[str, Any]] = {

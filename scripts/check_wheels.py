@@ -50,15 +50,15 @@ def main(words: Sequence[str] | None = None) -> int:
     for extra, names in project.get("optional-dependencies", {}).items():
         if extra not in options.skip:
             parts[extra] = sorted(names)
-    wanted = [(part, requirement) for part, found in parts.items() for requirement in found]
+    needed = [(part, requirement) for part, names in parts.items() for requirement in names]
     try:
         with ThreadPoolExecutor(4) as pool:
-            wheels = list(pool.map(lambda item: find_wheel(item[1], options.python), wanted))
+            wheels = list(pool.map(lambda item: find_wheel(item[1], options.python), needed))
     except LookupError as error:
         print(f"check_wheels: {error}", file=sys.stderr)
         return 2
     print(f"{'for':8}  {'requirement':30}  {'version':14}  wheel")
-    for (part, requirement), wheel in zip(wanted, wheels, strict=True):
+    for (part, requirement), wheel in zip(needed, wheels, strict=True):
         print(f"{part:8}  {requirement:30.30}  {wheel.version:14}  {wheel.file or 'MISSING'}")
     missing = sum(not wheel.file for wheel in wheels)
     print(f"{len(wheels) - missing} of {len(wheels)} have a wheel for Python {options.python} "
@@ -74,14 +74,14 @@ def with_dependencies(requirements: Sequence[str], python: str) -> list[str]:
         "implementation_name": "cpython", "python_version": python,
         "python_full_version": f"{python}.0",
     }  # fmt: skip
-    found: dict[str, str] = {}
+    requirement_of: dict[str, str] = {}
     waiting = [Requirement(text) for text in requirements]
     while waiting:
         requirement = waiting.pop()
         name = requirement.name.lower().replace("_", "-")
-        if name in found:
+        if name in requirement_of:
             continue
-        found[name] = f"{requirement.name}{requirement.specifier}"
+        requirement_of[name] = f"{requirement.name}{requirement.specifier}"
         try:
             declared = [Requirement(text) for text in requires(requirement.name) or ()]
         except PackageNotFoundError:
@@ -92,7 +92,7 @@ def with_dependencies(requirements: Sequence[str], python: str) -> list[str]:
                 for needed in declared
                 if needed.marker is None or needed.marker.evaluate(environment | {"extra": extra})
             ]
-    return sorted(found.values(), key=str.lower)
+    return sorted(requirement_of.values(), key=str.lower)
 
 
 def find_wheel(requirement: str, python: str) -> Wheel:

@@ -64,8 +64,8 @@ def main() -> int:
         include = next(wheel.rglob("cupti_activity.h")).parent
         version = int(_VERSION.findall((include / "cupti_version.h").read_text())[-1])
         kinds = struct_of_kind((include / "cupti_activity.h").read_text())
-        found = layouts(include, options.cuda, kinds)
-        for name, layout in found.items():
+        wheel_layouts = layouts(include, options.cuda, kinds)
+        for name, layout in wheel_layouts.items():
             add(structs.setdefault(name, layout), layout, f"{name} of {wheel}")
         for header in include.glob("cupti_*_cbid.h"):
             for api, call, number in _CALL.findall(header.read_text()):
@@ -88,23 +88,23 @@ def _part(name: str, rows: dict[str, Any]) -> str:
     return f'"{name}": {{\n{lines}\n}}'
 
 
-def add(known: dict[str, Any], found: dict[str, Any], where: str) -> None:
+def add(stored: dict[str, Any], layout: dict[str, Any], where: str) -> None:
     """Adds what a padding became in a later version; nothing else may differ."""
-    fields = known.get("fields", {}), found.get("fields", {})
+    fields = stored.get("fields", {}), layout.get("fields", {})
     both = fields[0].keys() & fields[1].keys()
-    if known["size"] != found["size"] or any(fields[0][f] != fields[1][f] for f in both):
+    if stored["size"] != layout["size"] or any(fields[0][f] != fields[1][f] for f in both):
         raise SystemExit(f"{where} is not what it is in another version")
     fields[0].update(fields[1])
 
 
 def struct_of_kind(header: str) -> dict[int, str]:
     """The structure that the header's comments name for each kind."""
-    found = {}
+    structs = {}
     for match in _KIND.finditer(header):
         names = re.findall(r"CUpti_Activity\w+", match["comment"])
         if names:
-            found[int(match["kind"])] = names[-1]
-    return found
+            structs[int(match["kind"])] = names[-1]
+    return structs
 
 
 def layouts(include: Path, cuda: Path, kinds: dict[int, str]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def layouts(include: Path, cuda: Path, kinds: dict[int, str]) -> dict[str, Any]:
         compiler = ["gcc", "-w", f"-I{include}", f"-I{cuda}", str(source)]
         text = subprocess.run([*compiler, "-E", "-P"], check=True, capture_output=True).stdout
         read = {kinds[kind] for kind in READ_KINDS if kind in kinds}
-        fields = {name: found for name, found in struct_fields(text.decode()) if name in read}
+        fields = {name: structs for name, structs in struct_fields(text.decode()) if name in read}
         lines = [f"#include <{name}.h>" for name in ("stddef", "stdio", "cupti_activity")]
         lines.append("int main(void) {")
         for name in sorted(set(kinds.values())):
@@ -128,13 +128,13 @@ def layouts(include: Path, cuda: Path, kinds: dict[int, str]) -> dict[str, Any]:
         source.write_text("\n".join([*lines, "}\n"]))
         subprocess.run([*compiler, "-o", str(program)], check=True)
         output = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
-    found: dict[str, Any] = {}
+    structs: dict[str, Any] = {}
     for name, field, first, second in map(str.split, output.splitlines()):
         if field == "-":
-            found[name] = {"size": int(first)}
+            structs[name] = {"size": int(first)}
         else:
-            found[name].setdefault("fields", {})[field] = [int(first), int(second)]
-    return found
+            structs[name].setdefault("fields", {})[field] = [int(first), int(second)]
+    return structs
 
 
 def struct_fields(text: str) -> list[tuple[str, list[str]]]:
@@ -154,8 +154,8 @@ def walked(wheel: Path) -> dict[str, int] | None:
     if library is None:
         return None
     # Some libraries crash without a driver.
-    done = subprocess.run([sys.executable, "-c", _WALK, str(library)], capture_output=True)
-    sizes = json.loads(done.stdout) if done.returncode == 0 else {}
+    process = subprocess.run([sys.executable, "-c", _WALK, str(library)], capture_output=True)
+    sizes = json.loads(process.stdout) if process.returncode == 0 else {}
     return sizes or None
 
 

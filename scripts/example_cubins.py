@@ -32,21 +32,21 @@ SECONDS = 600.0
 
 def main(wheel: Path) -> None:
     """Writes the example anew, with the machine code that was found."""
-    wanted = set(hot_cubins())
+    hashes = set(hot_cubins())
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        codes = dict(found_in(wheel, wanted, place))
+        codes = dict(found_in(wheel, hashes, place))
         packed = place / "example.zip"
         shutil.copyfile(EXAMPLE, packed)
         with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-            there = set(archive.namelist())
+            names = set(archive.namelist())
             for key, code in sorted(codes.items()):
                 name = f"{CUBINS_FOLDER}/{key}.cubin"
-                if name not in there:
+                if name not in names:
                     archive.writestr(zipfile.ZipInfo(name, (2026, 11, 29, 0, 0, 0)), code,
                                      zipfile.ZIP_DEFLATED, 9)  # fmt: skip
         shutil.copyfile(packed, EXAMPLE)
-    print(f"{len(codes)} of {len(wanted)} pieces of machine code; {EXAMPLE.stat().st_size:,} bytes")
+    print(f"{len(codes)} of {len(hashes)} pieces of machine code; {EXAMPLE.stat().st_size:,} bytes")
 
 
 def hot_cubins() -> Iterator[str]:
@@ -59,7 +59,7 @@ def hot_cubins() -> Iterator[str]:
             yield from str(keys).split()
 
 
-def found_in(wheel: Path, wanted: set[str], folder: Path) -> Iterator[tuple[str, bytes]]:
+def found_in(wheel: Path, hashes: set[str], folder: Path) -> Iterator[tuple[str, bytes]]:
     """The cubins of a wheel's libraries that have one of these hashes."""
     tool = needed_tool("cuobjdump")
     with zipfile.ZipFile(wheel) as archive:
@@ -69,11 +69,13 @@ def found_in(wheel: Path, wanted: set[str], folder: Path) -> Iterator[tuple[str,
             library = Path(archive.extract(name, folder))
             files = [file for file in read_fatbin(tool, library, SECONDS) if not file.is_ptx]
             files = [file for file in files if file.number == 90]
-            with tempfile.TemporaryDirectory() as taken:
-                for path in take_out(tool, library, files, Path(taken), SECONDS) if files else ():
+            with tempfile.TemporaryDirectory() as cubin_folder:
+                for path in (
+                    take_out(tool, library, files, Path(cubin_folder), SECONDS) if files else ()
+                ):
                     code = path.read_bytes()
                     key = hashlib.sha256(code).hexdigest()[:16]
-                    if key in wanted and len(zipped(code)) <= MOST_ZIPPED:
+                    if key in hashes and len(zipped(code)) <= MOST_ZIPPED:
                         yield key, code
             library.unlink()
 

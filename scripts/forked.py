@@ -16,7 +16,7 @@ from types import CodeType, FunctionType
 import pytest
 
 PLAIN = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow")
-_OWN = ("spark_prof", "tests", "conftest")
+_PACKAGES = ("spark_prof", "tests", "conftest")
 
 
 class Failures:
@@ -129,7 +129,7 @@ class Collected(Failures):
     def _run(self, names: Sequence[str], file: Path | None, whole: bytes, after: bytes) -> str:
         self.failed = ""
         if file is not None and not self._patch(file, whole, after):
-            for name in [n for n in sys.modules if n.split(".")[0] in _OWN]:
+            for name in [n for n in sys.modules if n.split(".")[0] in _PACKAGES]:
                 del sys.modules[name]
             return self._anew(names)
         items = [self.items[name] for name in names if name in self.items]
@@ -142,15 +142,15 @@ class Collected(Failures):
     def _anew(self, names: Sequence[str]) -> str:
         """The same where package and tests are imported anew, a few files at a time."""
         files = list(dict.fromkeys(name.partition("::")[0] for name in names))
-        fresh, begin, many = Failures(), 0, 1
+        fresh, begin, group_size = Failures(), 0, 1
         fresh.until = self.until
         while begin < len(files) and not fresh.is_late:
-            some = set(files[begin : begin + many])
-            own = [name for name in names if name.partition("::")[0] in some]
-            code = pytest.main([*PLAIN, "-x", f"--rootdir={self.tree}", *own], plugins=[fresh])
+            some = set(files[begin : begin + group_size])
+            group = [name for name in names if name.partition("::")[0] in some]
+            code = pytest.main([*PLAIN, "-x", f"--rootdir={self.tree}", *group], plugins=[fresh])
             if fresh.failed or code not in (0, 5):
                 return fresh.failed or f"exit code {int(code)}"
-            begin, many = begin + many, 2 * many
+            begin, group_size = begin + group_size, 2 * group_size
         return ""
 
     def _patch(self, file: Path, whole: bytes, after: bytes) -> bool:

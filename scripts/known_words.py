@@ -82,8 +82,8 @@ def main(folders: list[str]) -> None:
             for row in csv.reader(file):
                 words.update(word for cell in row[:3] for word in parts(cell) if "/" not in cell)
     words -= PEOPLE
-    shown = {option.replace("_", "-") for option in options}
-    OUT.write_text("\n".join([*sorted(words), *sorted(shown)]) + "\n", encoding="utf-8")
+    option_names = {option.replace("_", "-") for option in options}
+    OUT.write_text("\n".join([*sorted(words), *sorted(option_names)]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

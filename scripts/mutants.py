@@ -169,7 +169,7 @@ def equivalent() -> set[str]:
 def chosen(paths: Sequence[str], seed: int, count: int, since: str | None) -> list[Mutant]:
     """The mutants to run, by seed."""
     lines = changed_since(since) if since else None
-    known = equivalent()
+    equivalents = equivalent()
     every: list[tuple[str, Mutant]] = []
     numbers: Counter[str] = Counter()
     for path in paths:
@@ -177,9 +177,9 @@ def chosen(paths: Sequence[str], seed: int, count: int, since: str | None) -> li
         for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
             name = file.relative_to(ROOT).as_posix()
             for mutant in mutants_of(name, file.read_text(encoding="utf-8")):
-                wanted = lines is None or mutant.line in lines.get(name, ())
+                is_changed = lines is None or mutant.line in lines.get(name, ())
                 numbers[mutant.name] += 1
-                if wanted and not mutant.is_in(known):
+                if is_changed and not mutant.is_in(equivalents):
                     text = f"{seed} {numbers[mutant.name]} {mutant.name}"
                     every.append((sha256(text.encode()).hexdigest(), mutant))
     # What is drawn stays drawn where other lines change.
@@ -218,15 +218,15 @@ class Hunt:
         for lines in self.package.lines(mutant.file, mutant.line, end):
             names = names or self.reached.of_lines(lines)
         first = mirror(mutant.file)
-        known = self.reached.ordered(names, first, _SLOWER * self.most)
+        ordered = self.reached.ordered(names, first, _SLOWER * self.most)
         if names and any(name.startswith(first) for name in self.reached.tests):
-            return known
+            return ordered
         # The map knows none of its own tests: another process runs it, or they are newer.
         files = [*_files(f"{first}*.py"), *self.package.importers(mutant.file)]
         beside = f"{Path(first).parent}/test_"
         if not names or not any(name.startswith(beside) for name in self.reached.tests):
             files += _files(f"{beside}*.py")
-        return [*dict.fromkeys(files), *known]
+        return [*dict.fromkeys(files), *ordered]
 
     def run(
         self, collected: Collected, mutants: Mapping[Mutant, Sequence[str]]
@@ -260,13 +260,13 @@ class Hunt:
 def again(file: Path) -> tuple[list[Mutant], int]:
     """The mutants of an earlier run that survived, where they are now, and how many were caught."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    known = equivalent()
+    equivalents = equivalent()
     survived = []
     for row in rows:
         path = ROOT / row["file"]
         if row["by"] or not path.exists():
             continue
-        like = [m for m in mutants_of(row["file"], path.read_text()) if not m.is_in(known) and
+        like = [m for m in mutants_of(row["file"], path.read_text()) if not m.is_in(equivalents) and
                 (m.before, m.after) == (row["before"], row["after"])]  # fmt: skip
         if like:
             survived.append(min(like, key=lambda m: abs(m.line - row["line"])))
@@ -296,16 +296,16 @@ def main() -> int:
                         help="the survivors of a run, by the file it left")  # fmt: skip
     parser.add_argument("--most", type=float, default=60, help="seconds that its tests may compute")
     parser.add_argument("--least", type=float, default=0.0, help="per cent to be caught, or fail")
-    asked = parser.parse_args()
-    if asked.again:
-        mutants, caught = again(asked.again)
+    options = parser.parse_args()
+    if options.again:
+        mutants, caught = again(options.again)
     else:
-        mutants, caught = chosen(asked.paths, asked.seed, asked.count, asked.since), 0
-    whole, hunt = len(mutants) + caught, Hunt(asked.most)
+        mutants, caught = chosen(options.paths, options.seed, options.count, options.since), 0
+    whole, hunt = len(mutants) + caught, Hunt(options.most)
     if lacking := hunt.reached.lacking:
         print(f"the map of lines lacks tests: make reach IN='{' '.join(lacking)}'", flush=True)
     plan = {mutant: hunt.tests(mutant) for mutant in mutants}
-    results = ROOT / "build" / "mutants" / f"{time.strftime('%H%M%S')}-seed-{asked.seed}.jsonl"
+    results = ROOT / "build" / "mutants" / f"{time.strftime('%H%M%S')}-seed-{options.seed}.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)
 
     def work(collected: Collected) -> None:
@@ -322,8 +322,8 @@ def main() -> int:
         files = sorted({name.partition("::")[0] for names in plan.values() for name in names})
         Collected.collect(copied_tree(folder), files, work)
     share = 100 * caught / max(whole, 1)
-    print(f"{caught} of {whole} caught ({share:.0f} %), seed {asked.seed}; {results}")
-    return int(share < asked.least)
+    print(f"{caught} of {whole} caught ({share:.0f} %), seed {options.seed}; {results}")
+    return int(share < options.least)
 
 
 if __name__ == "__main__":

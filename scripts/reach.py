@@ -66,8 +66,8 @@ class Reach:
             self.contexts.pop()
             self._switch()
             took = _computed() - begun
-            own = took - (self.paid - before)
-            self.seconds[context] = self.seconds.get(context, 0.0) + own
+            inside = took - (self.paid - before)
+            self.seconds[context] = self.seconds.get(context, 0.0) + inside
             self.paid = before + took
 
     def _switch(self) -> None:
@@ -81,10 +81,10 @@ _reach: Reach | None = None
 def _counted(make: Callable[..., Any]) -> Callable[..., Any]:
     """A cache of functools that tells who used it."""
 
-    def cached(*given: Any, **named: Any) -> Any:
-        if not (given and callable(given[0])):
-            return lambda function: cached_function(function, make(*given, **named))
-        return cached_function(given[0], make)
+    def cached(*args: Any, **named: Any) -> Any:
+        if not (args and callable(args[0])):
+            return lambda function: cached_function(function, make(*args, **named))
+        return cached_function(args[0], make)
 
     def cached_function(function: Any, decorate: Callable[..., Any]) -> Any:
         module = getattr(function, "__module__", "")
@@ -93,22 +93,22 @@ def _counted(make: Callable[..., Any]) -> Callable[..., Any]:
         label = f"cache:{module}.{function.__qualname__}"
 
         @functools.wraps(function)
-        def first(*words: Any, **more: Any) -> Any:
-            name = label + (repr((words, more))[:90] if module.startswith("tests") else "")
+        def first(*words: Any, **kwargs: Any) -> Any:
+            name = label + (repr((words, kwargs))[:90] if module.startswith("tests") else "")
             if _reach is None or name in _reach.seconds:
-                return function(*words, **more)
+                return function(*words, **kwargs)
             with _reach.within(name):
-                return function(*words, **more)
+                return function(*words, **kwargs)
 
         inner = decorate(first)
 
         @functools.wraps(function)
-        def outer(*words: Any, **more: Any) -> Any:
+        def outer(*words: Any, **kwargs: Any) -> Any:
             if _reach is not None:
                 _reach.shared.add(
-                    label + (repr((words, more))[:90] if module.startswith("tests") else "")
+                    label + (repr((words, kwargs))[:90] if module.startswith("tests") else "")
                 )
-            return inner(*words, **more)
+            return inner(*words, **kwargs)
 
         for name in ("cache_clear", "cache_info", "cache_parameters"):
             setattr(outer, name, getattr(inner, name))

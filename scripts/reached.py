@@ -185,20 +185,20 @@ class Package:
             return
         yield self._readers(top, set())
 
-    def _readers(self, top: ast.stmt, seen: set[int]) -> dict[str, set[int]]:
+    def _readers(self, top: ast.stmt, visited: set[int]) -> dict[str, set[int]]:
         """Lines inside functions that read what a statement of a module makes."""
-        found: dict[str, set[int]] = defaultdict(set)
-        if id(top) in seen or len(seen) > 30:
-            return found
-        seen.add(id(top))
-        for name in _made(top):
+        lines_of: dict[str, set[int]] = defaultdict(set)
+        if id(top) in visited or len(visited) > 30:
+            return lines_of
+        visited.add(id(top))
+        for name in _bound_names(top):
             for where, reader, line in self._uses.get(name, ()):
                 if _function(reader, line) is not None:
-                    found[where].add(line)
+                    lines_of[where].add(line)
                 elif reader is not top:
-                    for other, lines in self._readers(reader, seen).items():
-                        found[other] |= lines
-        return found
+                    for other, lines in self._readers(reader, visited).items():
+                        lines_of[other] |= lines
+        return lines_of
 
 
 def _end(node: Any) -> int:
@@ -221,7 +221,7 @@ def _function(top: ast.stmt, line: int) -> ast.FunctionDef | ast.AsyncFunctionDe
     return min(around, key=lambda node: _end(node) - node.lineno, default=None)
 
 
-def _made(top: ast.stmt) -> set[str]:
+def _bound_names(top: ast.stmt) -> set[str]:
     """The names that a statement of a module makes."""
     if isinstance(top, ast.ClassDef | ast.FunctionDef):
         return {top.name}

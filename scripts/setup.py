@@ -36,7 +36,7 @@ class SetupError(Exception):
     """One line that says what went wrong and what to do."""
 
 
-def main(wanted: Sequence[str]) -> int:
+def main(requested: Sequence[str]) -> int:
     """Installs what is wanted and not there yet; returns the exit code."""
     try:
         if sys.version_info < (3, 11):  # noqa: UP036 - it is what this line is for
@@ -44,7 +44,7 @@ def main(wanted: Sequence[str]) -> int:
             raise SetupError(f"spark-prof needs Python 3.11 or newer, {sys.executable} is "
                              f"{version}; try: make PYTHON=python3.12 ...")  # fmt: skip
         make_venv()
-        extras = ["spark-prof", *sorted(set(wanted) - {"vllm"})]
+        extras = ["spark-prof", *sorted(set(requested) - {"vllm"})]
         missing = [extra for extra in extras if not is_done(extra)]
         if missing:
             names = [f"spark-prof's {e} tools" if e != "spark-prof" else e for e in missing]
@@ -52,7 +52,7 @@ def main(wanted: Sequence[str]) -> int:
             pip("install", "--editable", editable(missing))
             for extra in missing:
                 mark_done(extra)
-        if "vllm" in wanted and not is_done("vllm"):
+        if "vllm" in requested and not is_done("vllm"):
             install_vllm()
             mark_done("vllm")
     except SetupError as error:
@@ -70,8 +70,8 @@ def make_venv() -> None:
         return
     phase(f"making .venv with Python {platform.python_version()} (a few seconds)")
     command = [sys.executable, "-m", "venv", "--clear", str(VENV)]
-    made = subprocess.run(command, capture_output=True, text=True)
-    if made.returncode:
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
         raise SetupError("cannot make .venv; on Debian and Ubuntu: apt install python3-venv")
     try:
         pip("install", "--upgrade", "pip")
@@ -137,9 +137,9 @@ def torch_requirement() -> str:
 
 def is_cpu_build(requirement: str) -> bool:
     """Whether pip would install a build without CUDA; only its metadata is looked at."""
-    found = pip("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet",
+    output = pip("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet",
                 "--report", "-", requirement)  # fmt: skip
-    metadata = json.loads(found[found.index("{") :])["install"][0]["metadata"]
+    metadata = json.loads(output[output.index("{") :])["install"][0]["metadata"]
     needs = metadata.get("requires_dist", [])
     return not any(name.startswith(("nvidia-", "cuda-", "triton")) for name in needs)
 
@@ -147,10 +147,10 @@ def is_cpu_build(requirement: str) -> bool:
 def has_gpu() -> bool:
     """Whether an NVIDIA GPU can be used here."""
     try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+        process = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return found.returncode == 0 and "GPU 0" in found.stdout
+    return process.returncode == 0 and "GPU 0" in process.stdout
 
 
 def can_import(python: str | Path, module: str) -> bool:
@@ -168,11 +168,13 @@ def pip(*words: str) -> str:
     command = [str(PYTHON), "-m", "pip", "--no-input", "--disable-pip-version-check", *words]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     errors = [line for line in ended.stderr.splitlines() if not _NOISE.match(line)]
-    said = _HOST.sub("<package index>", "\n".join([ended.stdout, *errors]))
+    output = _HOST.sub("<package index>", "\n".join([ended.stdout, *errors]))
     with open(LOG, "a", encoding="utf-8") as log:
-        log.write(f"$ pip {' '.join(words)}\n{said}\n")
+        log.write(f"$ pip {' '.join(words)}\n{output}\n")
     if ended.returncode:
-        last = next((line for line in reversed(said.splitlines()) if "ERROR" in line), "pip failed")
+        last = next(
+            (line for line in reversed(output.splitlines()) if "ERROR" in line), "pip failed"
+        )
         raise SetupError(f"{last.removeprefix('ERROR: ')}; see {LOG.relative_to(ROOT)}")
     return ended.stdout
 

@@ -470,7 +470,7 @@ def name_of_short_form(option: str) -> int:
 
 
 def plain_name(name: str) -> str:
-    """In lower case, with underscores between its words."""
+    """The name in lower case, with underscores between its words."""
     name = name.strip("-_.")
     if not name.isupper():
         name = _IN_NAME.sub("_", name)

@@ -1,4 +1,4 @@
-"""Values, functions and classes of the package are named by nouns of the field.
+"""Values, functions and classes of the package and its tools are named by nouns of the field.
 
 A frame is a `frame` in every line of a good profiler: a name says what a value is, not that it was
 found, kept or wanted. What a key of the JSON is called stays, field by field, in `KEYS`.
@@ -13,7 +13,8 @@ from pathlib import Path
 import spark_prof
 
 PACKAGE = Path(spark_prof.__file__).parent
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ("benchmarks", "demo", "scripts")
 PRONOUNS = frozenset(
     [
         "alike",
@@ -81,7 +82,9 @@ UNFINISHED = ("kernels/check/", "kernels/runtime/launch.py")
 UNFINISHED_WORDS = frozenset(["its", "many", "more", "there", "what"])
 """Names that are still to be replaced in these files."""
 
-BENCHMARK_EXCEPTIONS = frozenset([("chained_configs.py", "each"), ("node_price.py", "what")])
+TOOL_EXCEPTIONS = frozenset(
+    [("benchmarks/chained_configs.py", "each"), ("benchmarks/node_price.py", "what")]
+)
 """A name that is still to be replaced, and a key of a result's JSON."""
 
 RIDDLES = ("witness", "contestant", "alone_us", "charged")
@@ -148,12 +151,14 @@ def test_no_value_is_named_by_a_pronoun() -> None:
     assert keys == KEYS, "a key that is no more"
 
 
-def test_no_value_of_a_benchmark_is_named_by_a_pronoun() -> None:
+def test_no_value_of_a_tool_is_named_by_a_pronoun() -> None:
     named = [
-        f"benchmarks/{path.name}:{line}: {name}"
-        for path in sorted(BENCHMARKS.glob("*.py"))
+        f"{place}:{line}: {name}"
+        for folder in TOOLS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for place in [path.relative_to(ROOT).as_posix()]
         for line, name in pronouns_of(ast.parse(path.read_text(encoding="utf-8")))
-        if (path.name, name) not in BENCHMARK_EXCEPTIONS
+        if (place, name) not in TOOL_EXCEPTIONS
     ]
     assert not named
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from scripts.vllm_oracles.candidates import FORMATS
 from scripts.vllm_oracles.deployment import trees
-from scripts.vllm_oracles.table import cell, of_many, table, written
+from scripts.vllm_oracles.table import cell, file_text, of_many, table
 
 TABLE = Path(__file__).parents[2] / "spark_prof" / "rules" / "vllm_backends.json"
 
@@ -43,7 +43,7 @@ def main() -> int:
         return 0
     folders = [tree.folder for tree in sources.values()]
     if args.write:
-        TABLE.write_text(written(table(folders)), "utf-8")
+        TABLE.write_text(file_text(table(folders)), "utf-8")
         return 0
     return compared(folders)
 
@@ -51,15 +51,15 @@ def main() -> int:
 def compared(folders: list[Path]) -> int:
     """Prints every cell that the table at hand has otherwise, and how many were compared."""
     at_hand = json.loads(TABLE.read_text("utf-8"))
-    known = at_hand["versions"]
+    versions = at_hand["versions"]
     cells = wrong = 0
-    for version, (found, known_names) in of_many(folders).items():
-        for (option, stored, capability), here in found.items():
+    for version, (version_cells, known_names) in of_many(folders).items():
+        for (option, stored, capability), here in version_cells.items():
             cells += 1
-            there = _row(at_hand, version, known, option, stored, capability)
-            if there != here:
+            stored_row = _row(at_hand, version, versions, option, stored, capability)
+            if stored_row != here:
                 wrong += 1
-                print(f"{version} {capability} {option} {stored}: {there} != {here}")
+                print(f"{version} {capability} {option} {stored}: {stored_row} != {here}")
         for kind, every in known_names.items():
             for name in sorted(set(every) - set(at_hand["names"][kind])):
                 wrong += 1
@@ -69,14 +69,19 @@ def compared(folders: list[Path]) -> int:
 
 
 def _row(
-    at_hand: dict[str, Any], version: str, known: list[str], option: str, stored: str, number: int
+    at_hand: dict[str, Any],
+    version: str,
+    versions: list[str],
+    option: str,
+    stored: str,
+    number: int,
 ) -> dict[str, Any] | None:
-    if version not in known:
+    if version not in versions:
         return None
-    place = known.index(version)
+    place = versions.index(version)
     for row in at_hand["rows"]:
         of = (row["option"], row["stored"]) == (option, stored) and number in row["capabilities"]
-        if of and known.index(row["since"]) <= place <= known.index(row["until"]):
+        if of and versions.index(row["since"]) <= place <= versions.index(row["until"]):
             keys = ("cannot_tell", "tries", "values", "variables")
             return {key: row[key] for key in keys if key in row}
     return None

@@ -13,8 +13,8 @@ from scripts.vllm_oracles.deployment import (
     QUANTIZATION,
     interpreter,
     is_package_test,
+    log_name,
     moe_config,
-    shown,
 )
 from scripts.vllm_oracles.interpreter import Interpreter
 from scripts.vllm_oracles.source_tree import SourceTree
@@ -23,9 +23,9 @@ from scripts.vllm_oracles.values import (
     Builtin,
     CannotTellError,
     Class,
-    Given,
     Instance,
     Member,
+    Preset,
     RaisedError,
     Unknown,
 )
@@ -109,12 +109,12 @@ def order(
     form: Format,
     capability: int,
     environment: dict[str, str] | None = None,
-    asked: str = "auto",
+    option_value: str = "auto",
     model: str = "",
 ) -> tuple[list[Tried], Interpreter]:
     """What the sources try for a format on a GPU, in their order, where nothing runs.
 
-    `asked` is the value that the person gave the option, `model` one of `MODELS`.
+    `option_value` is the value that the person gave the option, `model` one of `MODELS`.
 
     Every test of a kernel class is answered with no, so that the search goes through to its end.
     """
@@ -133,9 +133,9 @@ def order(
         return NotImplemented
 
     decide = (lambda text: text.startswith(model) or usual(text)) if model else usual
-    run = interpreter(tree, capability, decide, environment, recording, asked)
+    run = interpreter(tree, capability, decide, environment, recording, option_value)
     if form.option == "--moe-backend":
-        _follow_experts(run, form, tried, asked, model)
+        _follow_experts(run, form, tried, option_value, model)
     elif form.option == "--attention-backend":
         _follow_attention(run, form, tried)
     else:
@@ -172,19 +172,21 @@ def _follow_experts(
         "may_have_bias": False,
     }
     if model == "swiglu_limit":
-        for given in (named["config"], named["moe_config"]):
-            given.facts["swiglu_limit"] = 7.0
-    asked = {each.arg for each in (*select.node.args.args, *select.node.args.kwonlyargs)}
+        for settings in (named["config"], named["moe_config"]):
+            settings.facts["swiglu_limit"] = 7.0
+    parameters = {
+        parameter.arg for parameter in (*select.node.args.args, *select.node.args.kwonlyargs)
+    }
     backends: list[tuple[int, Member]] = []
     _watch_backends(run, form, tried, backends)
     try:
-        run.call(select, [], {name: value for name, value in named.items() if name in asked})
+        run.call(select, [], {name: value for name, value in named.items() if name in parameters})
     except RaisedError as ended:
         if ended.name not in ("NotImplementedError", "ValueError"):
             raise CannotTellError(str(ended)) from ended
     for number, member in backends:
-        for each in tried[number:]:
-            each.backend = member.name
+        for candidate in tried[number:]:
+            candidate.backend = member.name
 
 
 def _watch_backends(
@@ -222,16 +224,18 @@ def _follow_linear(run: Interpreter, form: Format, tried: list[Tried]) -> None:
         "weight_shape": (4096, 4096),
         "config": _mixed(run),
     }
-    asked = {each.arg for each in (*select.node.args.args, *select.node.args.kwonlyargs)}
+    parameters = {
+        parameter.arg for parameter in (*select.node.args.args, *select.node.args.kwonlyargs)
+    }
     run.watch = lambda owner, method, of, args: _linear_test(tried, owner, method, of, args)
     try:
-        chosen = run.call(select, [], {n: v for n, v in named.items() if n in asked})
+        chosen = run.call(select, [], {n: v for n, v in named.items() if n in parameters})
     except RaisedError as ended:
         if ended.name != "ValueError":
             raise CannotTellError(str(ended)) from ended
     else:
         of = chosen.of if isinstance(chosen, Instance) else chosen
-        tried[:] = [Tried(shown(of), of, ())]
+        tried[:] = [Tried(log_name(of), of, ())]
 
 
 def _linear_test(tried: list[Tried], owner: str, method: str, of: Class, args: list[Any]) -> Any:
@@ -251,11 +255,11 @@ def _linear_test(tried: list[Tried], owner: str, method: str, of: Class, args: l
     return (False, "recorded")
 
 
-def _mixed(run: Interpreter) -> Given:
-    kind = Given("scalar_types.uint4b8", {"size_bits": 4})
+def _mixed(run: Interpreter) -> Preset:
+    kind = Preset("scalar_types.uint4b8", {"size_bits": 4})
     types = run.name("vllm.scalar_type", "scalar_types")
     weight = run.attribute(types, "uint4b8") if not isinstance(types, Unknown) else kind
-    return Given("layer", {"weight_type": weight, "act_type": Atom("torch.bfloat16"),
+    return Preset("layer", {"weight_type": weight, "act_type": Atom("torch.bfloat16"),
                            "group_size": 128, "zero_points": False, "has_g_idx": False,
                            "full_weight_shape": (4096, 4096),
                            "partition_weight_shape": (4096, 4096)})  # fmt: skip
@@ -286,7 +290,11 @@ def paths(
         new = [text for text in run.decided if text not in fixed and not _excludes(text)]
         for number, text in enumerate(new):
             waiting.append(
-                {**fixed, **{each: run.decided[each] for each in new[:number]}, text: False}
+                {
+                    **fixed,
+                    **{condition: run.decided[condition] for condition in new[:number]},
+                    text: False,
+                }
             )
     raise CannotTellError("too many ways")
 
@@ -311,39 +319,47 @@ def _verdict(
     form: Format, tried: Tried, build: Callable[[Callable[[str], bool]], Interpreter]
 ) -> Verdict:
     try:
-        found = [
+        answers = [
             (decided, _answer(answer))
-            for decided, answer in paths(build, lambda run: _asked(run, form, tried))
+            for decided, answer in paths(build, lambda run: _test_answer(run, form, tried))
         ]
     except (CannotTellError, RecursionError) as error:
         return Verdict("unknown", reason=str(error))
-    refused = [reason for _, (yes, reason) in found if not yes]
-    if not any(yes for _, (yes, _) in found):
+    refused = [reason for _, (yes, reason) in answers if not yes]
+    if not any(yes for _, (yes, _) in answers):
         return Verdict("no", reason=refused[0] if refused else "")
     if not refused:
         return Verdict("yes")
     # The fewest conditions that make it run, packages before all else.
     ways = sorted(
         ({text if value else f"not {text}" for text, value in decided.items()} for decided, (yes, _)
-         in found if yes),
-        key=lambda way: (sum(not is_package_test(each) for each in way), len(way), sorted(way)),
+         in answers if yes),
+        key=lambda way: (sum(not is_package_test(text) for text in way), len(way), sorted(way)),
     )  # fmt: skip
-    best = _that_matter(ways[0], found)
-    known = all(is_package_test(each) for each in best)
-    return Verdict("needs" if known else "unknown", tuple(sorted(best)), refused[0])
+    best = _that_matter(ways[0], answers)
+    only_packages = all(is_package_test(condition) for condition in best)
+    return Verdict("needs" if only_packages else "unknown", tuple(sorted(best)), refused[0])
 
 
-def _that_matter(way: set[str], found: list[tuple[dict[str, bool], tuple[bool, str]]]) -> set[str]:
+def _that_matter(
+    way: set[str], answers: list[tuple[dict[str, bool], tuple[bool, str]]]
+) -> set[str]:
     """The conditions of a way without which the class is refused somewhere."""
-    kept = set()
-    for each in way:
-        text, wanted = (each[4:], False) if each.startswith("not ") else (each, True)
-        others = {o.removeprefix("not "): not o.startswith("not ") for o in way if o != each}
-        for decided, (yes, _) in found:
-            agrees = all(decided.get(name, value) == value for name, value in others.items())
-            if not yes and agrees and decided.get(text, wanted) != wanted:
-                kept.add(each)
-    return kept
+    needed = set()
+    for condition in way:
+        text, expected = (
+            (condition[4:], False) if condition.startswith("not ") else (condition, True)
+        )
+        other_conditions = {
+            o.removeprefix("not "): not o.startswith("not ") for o in way if o != condition
+        }
+        for decided, (yes, _) in answers:
+            agrees = all(
+                decided.get(name, value) == value for name, value in other_conditions.items()
+            )
+            if not yes and agrees and decided.get(text, expected) != expected:
+                needed.add(condition)
+    return needed
 
 
 def _answer(answer: Any) -> tuple[bool, str]:
@@ -352,11 +368,11 @@ def _answer(answer: Any) -> tuple[bool, str]:
     else:
         yes, reason = answer, ""
     if not isinstance(yes, bool):
-        raise CannotTellError(f"an answer that is {shown(yes)}")
+        raise CannotTellError(f"an answer that is {log_name(yes)}")
     return yes, reason if isinstance(reason, str) else ""
 
 
-def _asked(run: Interpreter, form: Format, tried: Tried) -> Any:
+def _test_answer(run: Interpreter, form: Format, tried: Tried) -> Any:
     of = tried.kernel
     try:
         if form.option == "--moe-backend":
@@ -411,8 +427,8 @@ def _follow_attention(run: Interpreter, form: Format, tried: list[Tried]) -> Non
 
 def _class_at(run: Interpreter, path: str | None) -> Class | None:
     module, _, name = (path or "").rpartition(".")
-    found = run.name(module, name) if module else None
-    return found if isinstance(found, Class) else None
+    value = run.name(module, name) if module else None
+    return value if isinstance(value, Class) else None
 
 
 def _attention_answer(run: Interpreter, form: Format, tried: Tried) -> Any:
@@ -432,16 +448,16 @@ def _attention_answer(run: Interpreter, form: Format, tried: Tried) -> Any:
         "device_capability": tried.arguments[0],
         "attn_type": _decoder(run),
     }
-    known = {each.arg for each in test.node.args.args}
-    reasons = run.call(test, [], {n: v for n, v in named.items() if n in known})
+    parameters = {parameter.arg for parameter in test.node.args.args}
+    reasons = run.call(test, [], {n: v for n, v in named.items() if n in parameters})
     return (not reasons, "; ".join(map(str, reasons)))
 
 
 def _decoder(run: Interpreter) -> Any:
     for module in ("vllm.v1.attention.backend", "vllm.attention.backends.abstract"):
-        found = run.name(module, "AttentionType")
-        if isinstance(found, Class):
-            return run.attribute(found, "DECODER")
+        enumeration = run.name(module, "AttentionType")
+        if isinstance(enumeration, Class):
+            return run.attribute(enumeration, "DECODER")
     return "decoder"
 
 
@@ -449,7 +465,7 @@ def attention_members(tree: SourceTree) -> list[str]:
     """Every member of the enumeration of attention backends."""
     run = interpreter(tree, 90, usual)
     of = run.name("vllm.v1.attention.backends.registry", "AttentionBackendEnum")
-    return [each.name for each in run.members(of)]
+    return [member.name for member in run.members(of)]
 
 
 def values(tree: SourceTree, option: str) -> tuple[str, ...]:
@@ -458,5 +474,7 @@ def values(tree: SourceTree, option: str) -> tuple[str, ...]:
     statement = tree.bindings("vllm.config.kernel").get(name)
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return ()
-    found = [node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant)]
-    return tuple(each for each in found if isinstance(each, str) and each != "auto")
+    constants = [node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant)]
+    return tuple(
+        constant for constant in constants if isinstance(constant, str) and constant != "auto"
+    )

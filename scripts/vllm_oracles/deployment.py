@@ -13,10 +13,10 @@ from scripts.vllm_oracles.values import (
     Atom,
     Builtin,
     Class,
-    Given,
     Instance,
     Member,
     Module,
+    Preset,
     Unknown,
     text_of,
 )
@@ -101,13 +101,13 @@ def package_of(condition: str) -> str:
     """
     if not is_package_test(condition):
         return ""
-    found = re.search(
+    match = re.search(
         r"has_(\w+)\(|(?:find_spec|import_module)\('(\w+)[\w.]*'\)|import_(\w+)\(", condition
     )
-    name = next(each for each in found.groups() if each) if found else ""
+    name = next(group for group in match.groups() if group) if match else ""
     if name == "cutlass_dsl":
         return "nvidia-cutlass-dsl"
-    return next((each for each in _PACKAGES if name.startswith(each)), name)
+    return next((package for package in _PACKAGES if name.startswith(package)), name)
 
 
 _PACKAGES = ("flashinfer", "deep_gemm", "b12x", "humming", "triton_kernels", "fbgemm_gpu", "conch")
@@ -138,29 +138,29 @@ def _variable(run: Interpreter, name: str) -> Any:
     if not name.startswith("VLLM_"):
         return NotImplemented
     run.variables.add(name)
-    known = run.tree.entries("vllm.envs", "environment_variables")
-    if name not in known:
+    variables = run.tree.entries("vllm.envs", "environment_variables")
+    if name not in variables:
         return Unknown(f"envs.{name}")
-    return run.call(run.value(known[name], "vllm.envs", []), [], {})
+    return run.call(run.value(variables[name], "vllm.envs", []), [], {})
 
 
-def config(linear_backend: str) -> Given:
+def config(linear_backend: str) -> Preset:
     """The configuration of an ordinary `vllm serve MODEL`."""
-    kernels = Given("kernel_config", {"linear_backend": linear_backend, "moe_backend": "auto",
+    kernels = Preset("kernel_config", {"linear_backend": linear_backend, "moe_backend": "auto",
                                       "linear_backend_per_quant": None})  # fmt: skip
-    model = Given("model_config", {"quantization_config": None})
-    attention = Given("attention_config", {"flash_attn_version": None,
+    model = Preset("model_config", {"quantization_config": None})
+    attention = Preset("attention_config", {"flash_attn_version": None,
                                            "use_trtllm_attention": None})  # fmt: skip
-    return Given("vllm_config", {"kernel_config": kernels, "model_config": model,
+    return Preset("vllm_config", {"kernel_config": kernels, "model_config": model,
                                  "attention_config": attention})  # fmt: skip
 
 
-def moe_config(run: Interpreter, activation: str, backend: str = "auto") -> Given:
+def moe_config(run: Interpreter, activation: str, backend: str = "auto") -> Preset:
     """The experts of an ordinary model on one GPU: gated, no LoRA, no expert parallelism."""
     one = dict.fromkeys(
         ("tp_size", "dp_size", "ep_size", "pcp_size", "sp_size", "world_size", "cp_size"), 1
     )
-    parallel = Given("moe_parallel_config", {**one, "all2all_backend": None, "enable_eplb": False,
+    parallel = Preset("moe_parallel_config", {**one, "all2all_backend": None, "enable_eplb": False,
                                              "is_sequence_parallel": False}, ("use_",))  # fmt: skip
     facts: dict[str, Any] = {
         **one,
@@ -185,24 +185,27 @@ def moe_config(run: Interpreter, activation: str, backend: str = "auto") -> Give
         "activation": _member(run, ("activation", "config"), "MoEActivation", activation),
         "routing_method": _member(run, ("config", "routing"), "RoutingMethodType", "Renormalize"),
     }
-    return Given("moe_config", facts, ("use_",))
+    return Preset("moe_config", facts, ("use_",))
 
 
 def _member(run: Interpreter, files: tuple[str, ...], of: str, name: str) -> Any:
     for file in files:
-        found = run.name(f"{MOE}.{file}", of)
-        if isinstance(found, Class):
-            return next((each for each in run.members(found) if each.name == name), Unknown(name))
+        enumeration = run.name(f"{MOE}.{file}", of)
+        if isinstance(enumeration, Class):
+            return next(
+                (member for member in run.members(enumeration) if member.name == name),
+                Unknown(name),
+            )
     return Unknown(name)
 
 
 def trees(folder: Path) -> dict[str, SourceTree]:
     """The unzipped wheels of a folder by version: FOLDER/VERSION/vllm."""
-    found = [each for each in folder.iterdir() if (each / "vllm" / "envs.py").is_file()]
-    order = sorted(found, key=lambda each: tuple(int(part) for part in each.name.split(".")[:3]))
-    return {each.name: SourceTree(each) for each in order}
+    folders = [path for path in folder.iterdir() if (path / "vllm" / "envs.py").is_file()]
+    order = sorted(folders, key=lambda path: tuple(int(part) for part in path.name.split(".")[:3]))
+    return {path.name: SourceTree(path) for path in order}
 
 
-def shown(value: Any) -> str:
+def log_name(value: Any) -> str:
     """A member or class by the name that the log writes."""
     return value.name if isinstance(value, (Member, Class)) else text_of(value)

@@ -12,9 +12,9 @@ from scripts.vllm_oracles.values import (
     CannotTellError,
     Class,
     Function,
-    Given,
     Instance,
     Member,
+    Preset,
     Unknown,
     text_of,
 )
@@ -54,18 +54,18 @@ def compare(op: ast.cmpop, left: Any, right: Any) -> Any:
     """`left op right` for one of a chain of comparisons."""
     match op:
         case ast.Is() | ast.IsNot():
-            if isinstance(left, Given) and right is None:
+            if isinstance(left, Preset) and right is None:
                 return isinstance(op, ast.IsNot)
             if _unknown(left) or _unknown(right):
-                asked = Unknown(f"{text_of(left)} is {text_of(right)}")
-                return asked if isinstance(op, ast.Is) else negated(asked)
+                test = Unknown(f"{text_of(left)} is {text_of(right)}")
+                return test if isinstance(op, ast.Is) else negated(test)
             same = left is right or (not isinstance(left, list) and left == right)
             return same if isinstance(op, ast.Is) else not same
         case ast.In() | ast.NotIn():
-            found = contains(right, left)
-            if isinstance(found, Unknown):
-                return found if isinstance(op, ast.In) else negated(found)
-            return found if isinstance(op, ast.In) else not found
+            is_in = contains(right, left)
+            if isinstance(is_in, Unknown):
+                return is_in if isinstance(op, ast.In) else negated(is_in)
+            return is_in if isinstance(op, ast.In) else not is_in
     sign, call = _COMPARE[type(op)]
     left, right = _plain(left), _plain(right)
     if _unknown(left) or _unknown(right):
@@ -96,7 +96,7 @@ def contains(container: Any, item: Any) -> Any:
     if not items:
         return False
     if _unknown(item) or any(map(_unknown, items)):
-        if any(item is each or (not _unknown(each) and item == each) for each in items):
+        if any(item is element or (not _unknown(element) and item == element) for element in items):
             return True
         return Unknown(f"{text_of(item)} in {text_of(items)}")
     return item in items
@@ -117,7 +117,7 @@ def is_named_tuple(of: Class) -> bool:
 def _unknown(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_unknown, value))
-    return isinstance(value, (Unknown, Given))
+    return isinstance(value, (Unknown, Preset))
 
 
 def unknown_among(values: Iterable[Any]) -> bool:
@@ -128,7 +128,7 @@ def unknown_among(values: Iterable[Any]) -> bool:
 def plain_builtins(truth: Callable[[Any], bool]) -> dict[str, Callable[..., Any]]:
     """Python's builtins by name; `truth` decides what is unknown."""
 
-    def known(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def guarded(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         def answer(*args: Any, **named: Any) -> Any:
             if unknown_among(args):
                 return Unknown(f"{name}({', '.join(map(text_of, args))})")
@@ -145,7 +145,7 @@ def plain_builtins(truth: Callable[[Any], bool]) -> dict[str, Callable[..., Any]
         "sum": sum, "sorted": sorted, "frozenset": frozenset, "enumerate": enumerate,
         "zip": zip, "reversed": reversed, "repr": repr, "iter": iter,
     }  # fmt: skip
-    return {name: known(call, name) for name, call in calls.items()} | {
+    return {name: guarded(call, name) for name, call in calls.items()} | {
         "any": lambda items: any(truth(item) for item in items),
         "all": lambda items: all(truth(item) for item in items),
         "bool": lambda value=False: value if _unknown(value) else truth(value),

@@ -28,10 +28,10 @@ from scripts.vllm_oracles.values import (
     CannotTellError,
     Class,
     Function,
-    Given,
     Instance,
     Member,
     Module,
+    Preset,
     RaisedError,
     Unknown,
     text_of,
@@ -95,16 +95,16 @@ class Interpreter:
 
     def truth(self, value: Any) -> bool:
         """Whether a value is true; `decide` is asked where nobody can know."""
-        if isinstance(value, Given):
+        if isinstance(value, Preset):
             return True
         if not isinstance(value, Unknown):
             return bool(value)
-        text, wanted = value.text, True
+        text, expected = value.text, True
         while text.startswith("not "):
-            text, wanted = text[4:], not wanted
+            text, expected = text[4:], not expected
         if text not in self.decided:
             self.decided[text] = self._decide(text)
-        return self.decided[text] is wanted
+        return self.decided[text] is expected
 
     # Names
 
@@ -140,8 +140,8 @@ class Interpreter:
     def imported(self, module: str, statement: ast.Import | ast.ImportFrom, name: str) -> Any:
         """What an import statement binds to a name."""
         alias = next(
-            each for each in statement.names if name in (each.asname, each.name.split(".")[0])
-            or each.name == name
+            alias for alias in statement.names if name in (alias.asname, alias.name.split(".")[0])
+            or alias.name == name
         )  # fmt: skip
         if isinstance(statement, ast.Import):
             target = alias.name if alias.asname else alias.name.split(".")[0]
@@ -171,7 +171,7 @@ class Interpreter:
                 return self.name(value.name, name)
             case Unknown(text):
                 return self._external(f"{text}.{name}")
-            case Given():
+            case Preset():
                 return value.get(name)
             case Member():
                 if name in ("name", "value", "_value_"):
@@ -197,14 +197,14 @@ class Interpreter:
         """A class and those it is made from, as far as vLLM has them."""
         if of in self._mro:
             return self._mro[of]
-        found = [of]
+        classes = [of]
         for base in of.node.bases:
             node = base.value if isinstance(base, ast.Subscript) else base
             parent = self.value(node, of.module, [])
             if isinstance(parent, Class):
-                found += [each for each in self.mro(parent) if each not in found]
-        self._mro[of] = found
-        return found
+                classes += [ancestor for ancestor in self.mro(parent) if ancestor not in classes]
+        self._mro[of] = classes
+        return classes
 
     def is_enum(self, of: Class) -> bool:
         """Whether a class is an enumeration."""
@@ -215,39 +215,39 @@ class Interpreter:
     def _is_enum(self, of: Class) -> bool:
         return any(
             re.search(r"\b(Int|Str)?(Enum|Flag)\b", ast.unparse(base))
-            for each in self.mro(of)
-            for base in each.node.bases
+            for ancestor in self.mro(of)
+            for base in ancestor.node.bases
         )
 
     def members(self, of: Class) -> list[Member]:
         """The members of an enumeration, an alias as that which it stands for."""
         if of in self._members:
             return self._members[of]
-        found: list[Member] = []
+        members: list[Member] = []
         for statement in of.node.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                 name = statement.targets[0].id
                 if not name.startswith("_"):
                     value = self.value(statement.value, of.module, [])
                     if isinstance(value, Unknown):  # enum.auto()
-                        value = f"auto {len(found)}"
-                    found.append(Member(of, name, value))
-        self._members[of] = found
-        return found
+                        value = f"auto {len(members)}"
+                    members.append(Member(of, name, value))
+        self._members[of] = members
+        return members
 
     def _of_class(self, of: Class, name: str, bound: Any) -> Any:
-        for each in self.mro(of):
-            match self.tree.body(each.node).get(name):
+        for ancestor in self.mro(of):
+            match self.tree.body(ancestor.node).get(name):
                 case ast.FunctionDef() as function:
-                    return self._method(each, function, bound)
-                case ast.Assign() if self.is_enum(each):
-                    return self._member(each, name)
+                    return self._method(ancestor, function, bound)
+                case ast.Assign() if self.is_enum(ancestor):
+                    return self._member(ancestor, name)
                 case ast.Assign(value=value) | ast.AnnAssign(value=value) if value is not None:
-                    return self.value(value, each.module, [])
-        for each in self.mro(of):
-            set_later = self.tree.bindings(each.module).get(f"{each.name}.{name}")
+                    return self.value(value, ancestor.module, [])
+        for ancestor in self.mro(of):
+            set_later = self.tree.bindings(ancestor.module).get(f"{ancestor.name}.{name}")
             if isinstance(set_later, ast.Assign):
-                return self.value(set_later.value, each.module, [])
+                return self.value(set_later.value, ancestor.module, [])
         return Unknown(f"{text_of(bound)}.{name}")
 
     def _of_class_after(self, above: _Above, name: str) -> Any:
@@ -256,19 +256,19 @@ class Interpreter:
             of = above.owner
         chain = self.mro(of)
         later = chain[chain.index(above.owner) + 1 :] if above.owner in chain else []
-        for each in later:
-            function = self.tree.body(each.node).get(name)
+        for ancestor in later:
+            function = self.tree.body(ancestor.node).get(name)
             if isinstance(function, ast.FunctionDef):
-                return self._method(each, function, above.bound)
+                return self._method(ancestor, function, above.bound)
         return Unknown(f"super().{name}")
 
     def _member(self, of: Class, name: str) -> Member:
         members = self.members(of)
-        found = next(each for each in members if each.name == name)
-        return next(each for each in members if each.value == found.value)
+        member = next(candidate for candidate in members if candidate.name == name)
+        return next(candidate for candidate in members if candidate.value == member.value)
 
     def _method(self, of: Class, node: ast.FunctionDef, bound: Any) -> Any:
-        kinds = {ast.unparse(each).split("(")[0] for each in node.decorator_list}
+        kinds = {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}
         if "staticmethod" in kinds:
             return Function(of.module, node, [], None, of)
         if "classmethod" in kinds:
@@ -290,24 +290,24 @@ class Interpreter:
             case Function():
                 return self._run(target, args, named)
             case Class():
-                return self._made(target, args, named)
+                return self._new_instance(target, args, named)
             case Unknown(text):
-                given = [*map(text_of, args), *(f"{k}={text_of(v)}" for k, v in named.items())]
-                inside = ", ".join(given)
+                arguments = [*map(text_of, args), *(f"{k}={text_of(v)}" for k, v in named.items())]
+                inside = ", ".join(arguments)
                 return Unknown(f"{text}({inside})")
-            case Given():
+            case Preset():
                 return Unknown(f"{target.name}(...)")
         raise CannotTellError(f"call of {text_of(target)}")
 
-    def _made(self, of: Class, args: list[Any], named: dict[str, Any]) -> Any:
+    def _new_instance(self, of: Class, args: list[Any], named: dict[str, Any]) -> Any:
         if self.is_enum(of):
             if unknown_among(args):
                 return Unknown(f"{of.name}({text_of(args[0])})")
-            return next(each for each in self.members(of) if each.value == args[0])
+            return next(member for member in self.members(of) if member.value == args[0])
         fields: dict[str, Any] = {}
         rest = list(args)
-        for each in reversed(self.mro(of)):
-            for statement in each.node.body:
+        for ancestor in reversed(self.mro(of)):
+            for statement in ancestor.node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                     name = statement.target.id
                     if rest:
@@ -315,29 +315,35 @@ class Interpreter:
                     elif name in named:
                         fields[name] = named[name]
                     elif statement.value is not None:
-                        fields[name] = self.value(statement.value, each.module, [])
+                        fields[name] = self.value(statement.value, ancestor.module, [])
         return Instance(of, fields | named)
 
     def _run(self, function: Function, args: list[Any], named: dict[str, Any]) -> Any:
         node = function.node
-        given = node.args
+        parameters = node.args
         scope: dict[str, Any] = {}
         values = [*([function.bound] if function.bound is not None else []), *args]
-        names = [each.arg for each in (*given.posonlyargs, *given.args)]
+        names = [parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args)]
         scope.update(zip(names, values, strict=False))
-        if given.vararg:
-            scope[given.vararg.arg] = tuple(values[len(names) :])
-        defaults = dict(zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True))
+        if parameters.vararg:
+            scope[parameters.vararg.arg] = tuple(values[len(names) :])
+        defaults = dict(
+            zip(names[len(names) - len(parameters.defaults) :], parameters.defaults, strict=True)
+        )
         defaults |= {
-            each.arg: default
-            for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+            parameter.arg: default
+            for parameter, default in zip(
+                parameters.kwonlyargs, parameters.kw_defaults, strict=True
+            )
             if default is not None
         }
-        known = {*names, *(each.arg for each in given.kwonlyargs)}
-        scope |= {name: value for name, value in named.items() if name in known}
-        if given.kwarg:
-            scope[given.kwarg.arg] = {n: v for n, v in named.items() if n not in known}
-        for name in known - scope.keys():
+        parameter_names = {*names, *(parameter.arg for parameter in parameters.kwonlyargs)}
+        scope |= {name: value for name, value in named.items() if name in parameter_names}
+        if parameters.kwarg:
+            scope[parameters.kwarg.arg] = {
+                n: v for n, v in named.items() if n not in parameter_names
+            }
+        for name in parameter_names - scope.keys():
             if name not in defaults:
                 raise CannotTellError(f"{text_of(function)} without {name}")
             scope[name] = self.value(defaults[name], function.module, function.outer)
@@ -373,8 +379,8 @@ class Interpreter:
             case ast.Return():
                 raise _Return(self.value(node.value, module, scopes) if node.value else None)
             case ast.If():
-                taken = self.truth(self.value(node.test, module, scopes))
-                self.block(node.body if taken else node.orelse, module, scopes)
+                is_true = self.truth(self.value(node.test, module, scopes))
+                self.block(node.body if is_true else node.orelse, module, scopes)
             case ast.Assign():
                 value = self.value(node.value, module, scopes)
                 for target in node.targets:
@@ -428,7 +434,7 @@ class Interpreter:
             raise RaisedError("", "")
         exc = node.exc
         if isinstance(exc, ast.Call):
-            text = " ".join(text_of(self.value(each, module, scopes)) for each in exc.args)
+            text = " ".join(text_of(self.value(argument, module, scopes)) for argument in exc.args)
             raise RaisedError(ast.unparse(exc.func), text)
         if isinstance(exc, ast.Name):
             for scope in reversed(scopes):
@@ -466,8 +472,8 @@ class Interpreter:
                     items: list[Any] = [Unknown(f"{value.text}[{i}]") for i in range(number)]
                 else:
                     items = self._items(value)
-                for each, item in zip(target.elts, items, strict=False):
-                    self._assign(each, item, module, scopes)
+                for element, item in zip(target.elts, items, strict=False):
+                    self._assign(element, item, module, scopes)
             case ast.Subscript():
                 holder = self.value(target.value, module, scopes)
                 if isinstance(holder, (dict, list)):
@@ -482,7 +488,7 @@ class Interpreter:
             return list(self.members(value))
         if isinstance(value, Instance) and is_named_tuple(value.of):
             return list(value.fields.values())
-        if isinstance(value, (Unknown, Given, Instance, Atom, Class)):
+        if isinstance(value, (Unknown, Preset, Instance, Atom, Class)):
             raise CannotTellError(f"items of {text_of(value)}")
         return list(value)
 
@@ -501,26 +507,26 @@ class Interpreter:
         if kind is ast.Call:
             return self._call(node, module, scopes)  # type: ignore[arg-type]
 
-        def inner(each: ast.expr) -> Any:
-            return self.value(each, module, scopes)
+        def inner(expression: ast.expr) -> Any:
+            return self.value(expression, module, scopes)
 
         match node:
             case ast.List() | ast.Tuple() | ast.Set():
                 items = list(self._elements(node.elts, module, scopes))
-                made: Any = {ast.List: list, ast.Tuple: tuple, ast.Set: set}[type(node)]
-                return made(items)
+                container: Any = {ast.List: list, ast.Tuple: tuple, ast.Set: set}[type(node)]
+                return container(items)
             case ast.Dict():
                 return self._dict(node, module, scopes)
             case ast.BoolOp():
                 return self._bool(node, module, scopes)
             case ast.UnaryOp(op=ast.Not()):
-                found = inner(node.operand)
-                return negated(found) if isinstance(found, Unknown) else not self.truth(found)
+                operand = inner(node.operand)
+                return negated(operand) if isinstance(operand, Unknown) else not self.truth(operand)
             case ast.UnaryOp():
-                found = inner(node.operand)
-                if isinstance(found, Unknown):
-                    return Unknown(f"-{found.text}")
-                return -found if isinstance(node.op, ast.USub) else found
+                operand = inner(node.operand)
+                if isinstance(operand, Unknown):
+                    return Unknown(f"-{operand.text}")
+                return -operand if isinstance(node.op, ast.USub) else operand
             case ast.BinOp():
                 return binary(node.op, inner(node.left), inner(node.right))
             case ast.Compare():
@@ -528,18 +534,18 @@ class Interpreter:
             case ast.IfExp():
                 return inner(node.body if self.truth(inner(node.test)) else node.orelse)
             case ast.NamedExpr():
-                found = inner(node.value)
-                scopes[-1][node.target.id] = found
-                return found
+                bound = inner(node.value)
+                scopes[-1][node.target.id] = bound
+                return bound
             case ast.Subscript():
                 return self._subscript(inner(node.value), node, inner)
             case ast.JoinedStr():
-                return "".join(self._piece(each, inner) for each in node.values)
+                return "".join(self._piece(piece, inner) for piece in node.values)
             case ast.Lambda():
                 return Function(module, node, list(scopes))
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-                found = list(self._comprehension(node.generators, node.elt, module, scopes))
-                return set(found) if isinstance(node, ast.SetComp) else found
+                elements = list(self._comprehension(node.generators, node.elt, module, scopes))
+                return set(elements) if isinstance(node, ast.SetComp) else elements
             case ast.DictComp():
                 pair = ast.Tuple([node.key, node.value], ast.Load())
                 return dict(self._comprehension(node.generators, pair, module, scopes))
@@ -556,47 +562,47 @@ class Interpreter:
         return Unknown(name)
 
     def _elements(self, elements: list[ast.expr], module: str, scopes: list[Any]) -> Iterator[Any]:
-        for each in elements:
-            if isinstance(each, ast.Starred):
-                yield from self._items(self.value(each.value, module, scopes))
+        for element in elements:
+            if isinstance(element, ast.Starred):
+                yield from self._items(self.value(element.value, module, scopes))
             else:
-                yield self.value(each, module, scopes)
+                yield self.value(element, module, scopes)
 
     def _dict(self, node: ast.Dict, module: str, scopes: list[Any]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
-                found |= self.value(value, module, scopes)
+                entries |= self.value(value, module, scopes)
             else:
-                found[self.value(key, module, scopes)] = self.value(value, module, scopes)
-        return found
+                entries[self.value(key, module, scopes)] = self.value(value, module, scopes)
+        return entries
 
     def _bool(self, node: ast.BoolOp, module: str, scopes: list[Any]) -> Any:
         is_and = isinstance(node.op, ast.And)
-        found: Any = None
-        for each in node.values:
-            found = self.value(each, module, scopes)
-            if self.truth(found) is not is_and:
-                return False if is_and and isinstance(found, Unknown) else (
-                    True if isinstance(found, Unknown) else found
+        result: Any = None
+        for operand in node.values:
+            result = self.value(operand, module, scopes)
+            if self.truth(result) is not is_and:
+                return False if is_and and isinstance(result, Unknown) else (
+                    True if isinstance(result, Unknown) else result
                 )  # fmt: skip
-        return is_and if isinstance(found, Unknown) else found
+        return is_and if isinstance(result, Unknown) else result
 
     def _compare(self, node: ast.Compare, module: str, scopes: list[Any]) -> Any:
         left = self.value(node.left, module, scopes)
-        found: Any = True
-        for op, each in zip(node.ops, node.comparators, strict=True):
-            right = self.value(each, module, scopes)
-            found = compare(op, left, right)
+        result: Any = True
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.value(comparator, module, scopes)
+            result = compare(op, left, right)
             if len(node.ops) > 1:
-                found = self.truth(found)
-            if found is False:
+                result = self.truth(result)
+            if result is False:
                 return False
             left = right
-        return found
+        return result
 
     def _subscript(self, holder: Any, node: ast.Subscript, inner: Callable[[Any], Any]) -> Any:
-        if isinstance(holder, (Unknown, Given)):
+        if isinstance(holder, (Unknown, Preset)):
             return Unknown(f"{text_of(holder)}[{ast.unparse(node.slice)}]")
         if isinstance(holder, Class):
             if self.is_enum(holder):
@@ -617,8 +623,8 @@ class Interpreter:
 
     def _piece(self, node: ast.expr, inner: Callable[[Any], Any]) -> str:
         if isinstance(node, ast.FormattedValue):
-            found = inner(node.value)
-            return found if isinstance(found, str) else text_of(found)
+            value = inner(node.value)
+            return value if isinstance(value, str) else text_of(value)
         return str(inner(node))
 
     def _comprehension(
@@ -628,7 +634,7 @@ class Interpreter:
         for item in self._items(self.value(first.iter, module, scopes)):
             inside = [*scopes, {}]
             self._assign(first.target, item, module, inside)
-            if all(self.truth(self.value(each, module, inside)) for each in first.ifs):
+            if all(self.truth(self.value(condition, module, inside)) for condition in first.ifs):
                 if rest:
                     yield from self._comprehension(rest, element, module, inside)
                 else:
@@ -649,12 +655,12 @@ class Interpreter:
                     return answer
         target = self.value(node.func, module, scopes)
         named: dict[str, Any] = {}
-        for each in node.keywords:
-            found = self.value(each.value, module, scopes)
-            if each.arg is None:
-                named |= found if isinstance(found, dict) else {}
+        for keyword in node.keywords:
+            value = self.value(keyword.value, module, scopes)
+            if keyword.arg is None:
+                named |= value if isinstance(value, dict) else {}
             else:
-                named[each.arg] = found
+                named[keyword.arg] = value
         return self.call(target, args, named)
 
     def _reflection(self, node: ast.Call, module: str, scopes: list[Any]) -> Any:
@@ -662,17 +668,17 @@ class Interpreter:
         kind = node.func.id
         if kind == "super":
             return self._above(scopes)
-        args = [self.value(each, module, scopes) for each in node.args]
+        args = [self.value(argument, module, scopes) for argument in node.args]
         if kind == "type":
             return args[0].of if isinstance(args[0], (Instance, Member)) else Unknown("type")
         if kind in ("getattr", "hasattr"):
-            found = self.attribute(args[0], args[1])
-            missing = isinstance(found, Unknown) and not isinstance(args[0], (Unknown, Given))
+            attribute = self.attribute(args[0], args[1])
+            missing = isinstance(attribute, Unknown) and not isinstance(args[0], (Unknown, Preset))
             if kind == "hasattr":
-                return (not missing) if not isinstance(found, Unknown) or missing else Unknown(
+                return (not missing) if not isinstance(attribute, Unknown) or missing else Unknown(
                     f"hasattr({text_of(args[0])}, {args[1]!r})"
                 )  # fmt: skip
-            return args[2] if missing and len(args) > 2 else found
+            return args[2] if missing and len(args) > 2 else attribute
         return self._is_instance(args[0], args[1], kind, node.args[1])
 
     def _above(self, scopes: list[Any]) -> Any:
@@ -683,16 +689,16 @@ class Interpreter:
                 return _Above(owner, bound)
         return Unknown("super()")
 
-    def _is_instance(self, value: Any, kinds: Any, kind: str, written: ast.expr) -> Any:
-        if isinstance(value, (Unknown, Given)):
-            return Unknown(f"{kind}({text_of(value)}, {ast.unparse(written)})")
+    def _is_instance(self, value: Any, kinds: Any, kind: str, expression: ast.expr) -> Any:
+        if isinstance(value, (Unknown, Preset)):
+            return Unknown(f"{kind}({text_of(value)}, {ast.unparse(expression)})")
         of = value if kind == "issubclass" else getattr(value, "of", None)
-        for each in kinds if isinstance(kinds, tuple) else (kinds,):
-            if isinstance(each, Class):
-                if isinstance(of, Class) and each in self.mro(of):
+        for candidate in kinds if isinstance(kinds, tuple) else (kinds,):
+            if isinstance(candidate, Class):
+                if isinstance(of, Class) and candidate in self.mro(of):
                     return True
-            elif python_type_is(value, text_of(each)) or (
-                isinstance(each, Builtin) and python_type_is(value, ast.unparse(written))
+            elif python_type_is(value, text_of(candidate)) or (
+                isinstance(candidate, Builtin) and python_type_is(value, ast.unparse(expression))
             ):
                 return True
         return False

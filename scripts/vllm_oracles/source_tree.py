@@ -50,25 +50,25 @@ class SourceTree:
 
     def _bindings(self, module: str) -> dict[str, ast.stmt]:
         """The statement that binds each name of a module: the first of its branches wins."""
-        found: dict[str, ast.stmt] = {}
+        bindings: dict[str, ast.stmt] = {}
         tree = self.parse(module)
         for statement in _statements(tree.body if tree else []):
             for name in _names(statement):
-                found.setdefault(name, statement)
-        return found
+                bindings.setdefault(name, statement)
+        return bindings
 
 
 def _is_generator(node: ast.FunctionDef) -> bool:
-    return any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(node))
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(node))
 
 
 def _body(node: ast.ClassDef) -> dict[str, ast.stmt]:
     """The statements of a class body by the names that they bind; the first wins."""
-    found: dict[str, ast.stmt] = {}
+    bindings: dict[str, ast.stmt] = {}
     for statement in node.body:
         for name in _names(statement):
-            found.setdefault(name, statement)
-    return found
+            bindings.setdefault(name, statement)
+    return bindings
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -43,7 +43,9 @@ def cell(tree: SourceTree, form: Format, capability: int) -> dict[str, Any]:
     try:
         tried, run = order(tree, form, capability)
         return {
-            "tries": [[name, found.runs] for name, found in _judged(tree, form, capability, tried)],
+            "tries": [
+                [name, outcome.runs] for name, outcome in _judged(tree, form, capability, tried)
+            ],
             "values": _values(tree, form, capability, tried),
             "variables": _variables(tree, form, capability, tried, run),
         }
@@ -55,17 +57,17 @@ def _judged(
     tree: SourceTree, form: Format, capability: int, tried: Iterable[Tried]
 ) -> list[tuple[str, Verdict]]:
     """Backends in order, each with the best of its classes' verdicts."""
-    found: dict[str, Verdict] = {}
-    for each in tried:
-        key = (form.option, form.stored, each.kernel, repr(each))
+    outcomes: dict[str, Verdict] = {}
+    for candidate in tried:
+        key = (form.option, form.stored, candidate.kernel, repr(candidate))
         of = tree.verdicts.get((capability, *key)) or tree.verdicts.get(key)
         if of is None:
-            of, everywhere = verdict(tree, form, capability, each)
+            of, everywhere = verdict(tree, form, capability, candidate)
             tree.verdicts[key if everywhere else (capability, *key)] = of
-        known = found.get(each.backend)
-        if known is None or _RANK.index(of.runs) < _RANK.index(known.runs):
-            found[each.backend] = of
-    return list(found.items())
+        best = outcomes.get(candidate.backend)
+        if best is None or _RANK.index(of.runs) < _RANK.index(best.runs):
+            outcomes[candidate.backend] = of
+    return list(outcomes.items())
 
 
 def _values(
@@ -73,51 +75,58 @@ def _values(
 ) -> list[dict[str, Any]]:
     if form.option == "--attention-backend":
         judged = _judged(tree, form, capability, tried)
-        classes = {each.backend: each.kernel for each in tried}
+        classes = {candidate.backend: candidate.kernel for candidate in tried}
         return [
-            _row(name, name, found, True) | {"implementation": _implementation(tree, classes[name])}
-            for name, found in judged
-            if found.runs != "no"
+            _row(name, name, outcome, True)
+            | {"implementation": _implementation(tree, classes[name])}
+            for name, outcome in judged
+            if outcome.runs != "no"
         ]
-    usual = [each.kernel for each in tried]
+    usual = [candidate.kernel for candidate in tried]
     rows: list[tuple[int, dict[str, Any]]] = []
     for value in values(tree, form.option):
-        asked = _asked(tree, form, capability, value, usual)
-        judged = _judged(tree, form, capability, asked)
-        runs = [(name, found) for name, found in judged if found.runs != "no"]
+        candidates = _candidates(tree, form, capability, value, usual)
+        judged = _judged(tree, form, capability, candidates)
+        runs = [(name, outcome) for name, outcome in judged if outcome.runs != "no"]
         if not runs:
             continue
-        name, found = min(runs, key=lambda each: _RANK.index(each[1].runs))
-        kernels = [each.kernel for each in asked if each.backend == name]
+        name, outcome = min(runs, key=lambda pair: _RANK.index(pair[1].runs))
+        kernels = [candidate.kernel for candidate in candidates if candidate.backend == name]
         place = next((i for i, of in enumerate(usual) if of in kernels), None)
-        auto = place is not None and any(each.backend == name for each in tried)
-        rows.append((place if auto and place is not None else 999, _row(value, name, found, auto)))
-    return [row for _, row in sorted(rows, key=lambda each: each[0])]
+        auto = place is not None and any(candidate.backend == name for candidate in tried)
+        rows.append(
+            (place if auto and place is not None else 999, _row(value, name, outcome, auto))
+        )
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
 
-def _asked(
+def _candidates(
     tree: SourceTree, form: Format, capability: int, value: str, usual: list[Class]
 ) -> list[Tried]:
     """What is tried where the option has a value; nothing where vLLM does not look at it."""
     key = (form.option, form.stored, value)
-    asked = tree.verdicts.get(key)
-    if asked is None:
+    candidates = tree.verdicts.get(key)
+    if candidates is None:
         try:
-            asked, run = order(tree, form, capability, asked=value)
+            candidates, run = order(tree, form, capability, option_value=value)
         except CannotTellError:
             return []
         if not run.asked_device:
-            tree.verdicts[key] = asked
-    return [] if [each.kernel for each in asked] == usual and len(usual) > 1 else asked
+            tree.verdicts[key] = candidates
+    return (
+        []
+        if [candidate.kernel for candidate in candidates] == usual and len(usual) > 1
+        else candidates
+    )
 
 
-def _row(value: str, backend: str, found: Verdict, auto: bool) -> dict[str, Any]:
-    packages = sorted({package_of(each) for each in found.needs} - {""})
-    row: dict[str, Any] = {"value": value, "backend": backend, "runs": found.runs}
+def _row(value: str, backend: str, outcome: Verdict, auto: bool) -> dict[str, Any]:
+    packages = sorted({package_of(condition) for condition in outcome.needs} - {""})
+    row: dict[str, Any] = {"value": value, "backend": backend, "runs": outcome.runs}
     if packages:
         row["packages"] = packages
-    if found.runs == "unknown":
-        row["conditions"] = [each for each in found.needs if not package_of(each)]
+    if outcome.runs == "unknown":
+        row["conditions"] = [condition for condition in outcome.needs if not package_of(condition)]
     if not auto:
         row["by_itself"] = False
     return row
@@ -129,10 +138,10 @@ def _implementation(tree: SourceTree, of: Class) -> str:
 
     run = interpreter(tree, 90, usual)
     try:
-        found = run.call(run.attribute(of, "get_impl_cls"), [], {})
+        implementation = run.call(run.attribute(of, "get_impl_cls"), [], {})
     except CannotTellError:
         return ""
-    return found.name if isinstance(found, Class) else ""
+    return implementation.name if isinstance(implementation, Class) else ""
 
 
 def _variables(
@@ -142,8 +151,8 @@ def _variables(
 
     A variable and its value, or something about the model: one of `MODELS`, with no value.
     """
-    usual = list(dict.fromkeys(each.backend for each in tried))
-    found: list[list[Any]] = []
+    usual = list(dict.fromkeys(candidate.backend for candidate in tried))
+    effects: list[list[Any]] = []
     for name in sorted(run.variables):
         if name.startswith(_NOT_CUDA) or name == "VLLM_DISABLED_KERNELS":
             continue
@@ -152,15 +161,15 @@ def _variables(
                 left, _ = order(tree, form, capability, {name: value})
             except (CannotTellError, TypeError, ValueError):
                 continue
-            rest = {each.backend for each in left}
-            if gone := [each for each in usual if each not in rest]:
-                found.append([name, value, gone])
+            rest = {candidate.backend for candidate in left}
+            if left_out := [backend for backend in usual if backend not in rest]:
+                effects.append([name, value, left_out])
     for model in MODELS if form.option == "--moe-backend" else ():
         left, _ = order(tree, form, capability, model=model)
-        rest = {each.backend for each in left}
-        if gone := [each for each in usual if each not in rest]:
-            found.append([model, "", gone])
-    return found
+        rest = {candidate.backend for candidate in left}
+        if left_out := [backend for backend in usual if backend not in rest]:
+            effects.append([model, "", left_out])
+    return effects
 
 
 def names(tree: SourceTree) -> dict[str, list[str]]:
@@ -172,22 +181,22 @@ def names(tree: SourceTree) -> dict[str, list[str]]:
     from scripts.vllm_oracles.deployment import MOE, interpreter
 
     run = interpreter(tree, 90, usual)
-    found: dict[str, list[str]] = {"moe": [], "linear": [], "attention": []}
+    names_of: dict[str, list[str]] = {"moe": [], "linear": [], "attention": []}
     for module in _ORACLES:
         for name in tree.bindings(f"{MOE}.oracle.{module}"):
             if name.endswith(("MoeBackend", "MoEBackend")):
                 of = run.name(f"{MOE}.oracle.{module}", name)
                 if isinstance(of, Class) and run.is_enum(of):
-                    found["moe"] += [f"{of.name}.{each.name}" for each in run.members(of)]
+                    names_of["moe"] += [f"{of.name}.{item.name}" for item in run.members(of)]
     kernels = run.name(_LINEAR, "_LINEAR_BACKEND_KERNEL_MAP")
     if not isinstance(kernels, Unknown):
-        found["linear"] = sorted({each.name for group in kernels.values() for each in group})
+        names_of["linear"] = sorted({item.name for group in kernels.values() for item in group})
     for name in tree.bindings(_LINEAR):
         if name.startswith("_POSSIBLE"):
             lists = run.name(_LINEAR, name)
-            found["linear"] += [of.name for group in lists.values() for of in group]
-    found["attention"] = attention_members(tree)
-    return {kind: sorted(set(every)) for kind, every in found.items()}
+            names_of["linear"] += [of.name for group in lists.values() for of in group]
+    names_of["attention"] = attention_members(tree)
+    return {kind: sorted(set(every)) for kind, every in names_of.items()}
 
 
 Key = tuple[str, str, int]  # option, format, capability
@@ -208,42 +217,42 @@ def of_many(folders: Iterable[Path]) -> dict[str, tuple[dict[Key, Any], dict[str
     """`of_one` of each version, two at a time."""
     every = list(folders)
     with ProcessPoolExecutor(2) as pool:
-        return dict(zip((each.name for each in every), pool.map(of_one, every), strict=True))
+        return dict(zip((folder.name for folder in every), pool.map(of_one, every), strict=True))
 
 
 def table(folders: Iterable[Path]) -> dict[str, Any]:
     """The whole table: neighbouring versions and capabilities that agree are one row."""
     rows: list[dict[str, Any]] = []
-    found = of_many(folders)
+    versions = of_many(folders)
     for form in FORMATS:
         for capability in CAPABILITIES:
             key = (form.option, form.stored, capability)
             for text, group in itertools.groupby(
-                found,
-                key=lambda each, key=key: json.dumps(found[each][0][key]),  # type: ignore[misc]
+                versions,
+                key=lambda version, key=key: json.dumps(versions[version][0][key]),  # type: ignore[misc]
             ):
                 span = list(group)
                 _add(rows, form, capability, (span[0], span[-1]), json.loads(text))
     every: dict[str, set[str]] = {}
-    for _, known in found.values():
-        for kind, each in known.items():
-            every.setdefault(kind, set()).update(each)
+    for _, names_of in versions.values():
+        for kind, kind_names in names_of.items():
+            every.setdefault(kind, set()).update(kind_names)
     return {
-        "versions": list(found),
-        "names": {kind: sorted(each) for kind, each in every.items()},
+        "versions": list(versions),
+        "names": {kind: sorted(kind_names) for kind, kind_names in every.items()},
         "rows": rows,
     }
 
 
 def _add(
-    rows: list[dict[str, Any]], form: Format, capability: int, span: tuple[str, str], found: Any
+    rows: list[dict[str, Any]], form: Format, capability: int, span: tuple[str, str], content: Any
 ) -> None:
     key = {"option": form.option, "stored": form.stored, "since": span[0], "until": span[1]}
     for row in rows:
-        if all(row.get(name) == value for name, value in (key | found).items()):
+        if all(row.get(name) == value for name, value in (key | content).items()):
             row["capabilities"].append(capability)
             return
-    rows.append({**key, "capabilities": [capability], "source": _source(form), **found})
+    rows.append({**key, "capabilities": [capability], "source": _source(form), **content})
 
 
 def _source(form: Format) -> str:
@@ -251,9 +260,9 @@ def _source(form: Format) -> str:
     return f"{path}/__init__.py" if path.endswith("linear") else f"{path}.py"
 
 
-def written(found: dict[str, Any]) -> str:
+def file_text(record: dict[str, Any]) -> str:
     """The table as the file has it: a row a line."""
-    rows = ",\n".join(json.dumps(row) for row in found["rows"])
-    names_ = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found["names"].items())
-    versions = json.dumps(found["versions"])
+    rows = ",\n".join(json.dumps(row) for row in record["rows"])
+    names_ = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record["names"].items())
+    versions = json.dumps(record["versions"])
     return f'{{"versions": {versions},\n"names": {{\n{names_}\n}},\n"rows": [\n{rows}\n]}}\n'

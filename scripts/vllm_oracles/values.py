@@ -92,7 +92,7 @@ class Instance:
 
 
 @dataclass
-class Given:
+class Preset:
     """An object whose attributes are given beforehand: an ordinary deployment, an ordinary layer.
 
     A name that starts with one of `false` is False, any other that is not given is unknown.
@@ -126,7 +126,7 @@ def text_of(value: Any) -> str:
             return f"{value.of.name}.{value.name}"
         case Instance():
             return value.of.name
-        case Given():
+        case Preset():
             return value.name
         case Function():
             return getattr(value.node, "name", "lambda")

@@ -70,27 +70,29 @@ def _facts(path: Path) -> tuple[Facts, float]:
 
 
 def _write(paths: Sequence[Path], stored: Mapping[str, Table], folder: Path) -> int:
-    found = dict(stored)
+    updated = dict(stored)
     looked_for = frozenset((name,) for name in names_looked_for())
-    known = {key for keys in stored["names"].by_version.values() for key in keys}
-    unread = looked_for - known - stored["names"].looked_for
+    table_names = {key for keys in stored["names"].by_version.values() for key in keys}
+    unread = looked_for - table_names - stored["names"].looked_for
     read = set()
     for path in paths:
         facts, seconds = _facts(path)
         read.add(facts.version)
         counts = ", ".join(f"{len(keys):,} {name}" for name, keys in facts.keys.items())
         print(f"{facts.version}: {counts}; {seconds:.1f} s", flush=True)
-        found = {name: found[name].with_version(facts.version, facts.keys[name]) for name in found}
-    others = [version for version in stored["names"].by_version if version not in read]
-    if unread and others:
+        updated = {
+            name: updated[name].with_version(facts.version, facts.keys[name]) for name in updated
+        }
+    unread_versions = [version for version in stored["names"].by_version if version not in read]
+    if unread and unread_versions:
         raise SourceError(
             f"{len(unread)} names, such as {min(unread)[0]}, were never looked for in "
-            f"{', '.join(others)}: give their wheels too"
+            f"{', '.join(unread_versions)}: give their wheels too"
         )
-    names = found["names"]
-    kept = {version: keys & looked_for for version, keys in names.by_version.items()}
-    found["names"] = Table(names.columns, kept, looked_for)
-    for name, table in found.items():
+    names = updated["names"]
+    names_by_version = {version: keys & looked_for for version, keys in names.by_version.items()}
+    updated["names"] = Table(names.columns, names_by_version, looked_for)
+    for name, table in updated.items():
         path = tables.path_of(name, folder)
         tables.write(path, table)
         print(f"{path}: {len(table.rows):,} rows, {path.stat().st_size / 1e3:.0f} kB")
@@ -102,29 +104,31 @@ def _check(paths: Sequence[Path], stored: Mapping[str, Table]) -> int:
     for path in paths:
         facts, seconds = _facts(path)
         if facts.version in stored["names"].by_version:
-            found = differences(facts, stored)
+            entries = differences(facts, stored)
             print(
-                f"vLLM {facts.version}: {len(found)} differences from the tables; {seconds:.1f} s"
+                f"vLLM {facts.version}: {len(entries)} differences from the tables; {seconds:.1f} s"
             )
-            code |= bool(found)
+            code |= bool(entries)
         elif not stored["names"].by_version:
             raise SourceError("there are no tables to compare with; write them first")
         else:
-            found = news(facts, stored)
-            print(f"vLLM {facts.version} is not in the tables: {len(found)} news; {seconds:.1f} s")
-            code |= any(it.breaks for it in found)
-        _print(found)
+            entries = news(facts, stored)
+            print(
+                f"vLLM {facts.version} is not in the tables: {len(entries)} news; {seconds:.1f} s"
+            )
+            code |= any(it.breaks for it in entries)
+        _print(entries)
     return code
 
 
-def _print(found: Sequence[News]) -> None:
-    order = {kind: at for at, kind in enumerate(dict.fromkeys(it.kind for it in found))}
-    ordered = sorted(found, key=lambda it: order[it.kind])
+def _print(entries: Sequence[News]) -> None:
+    order = {kind: at for at, kind in enumerate(dict.fromkeys(it.kind for it in entries))}
+    ordered = sorted(entries, key=lambda it: order[it.kind])
     for kind, group in groupby(ordered, key=lambda it: it.kind):
         items = list(group)
         print(f"\n{kind} ({len(items)}):")
         for it in items:
-            print(f"  {one_line(it.what)}")
+            print(f"  {one_line(it.name)}")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ def breakable_architectures(sources: Sources) -> frozenset[str]:
     tree = sources.tree(_MODULE)
     if tree is not None:
         names = values.assigned(tree)
-        found = values.strings(names.get(_TABLE), names) or _in_a_condition(tree)
-        if found:
-            return frozenset(found)
+        architectures = values.strings(names.get(_TABLE), names) or _in_a_condition(tree)
+        if architectures:
+            return frozenset(architectures)
     raise SourceError(
         f"vLLM {sources.version}: no list of architectures with breakable CUDA graphs in {_MODULE}"
     )
@@ -36,6 +36,6 @@ def _in_a_condition(tree: ast.Module) -> tuple[str, ...]:
             values.string(part) == _VARIABLE for part in ast.walk(node.test)
         ):
             for part in ast.walk(node.test):
-                if isinstance(part, ast.Tuple) and (found := values.strings(part, {})):
-                    return found
+                if isinstance(part, ast.Tuple) and (architectures := values.strings(part, {})):
+                    return architectures
     return ()

@@ -28,50 +28,51 @@ class News:
     """One thing about a version that the repository does not know."""
 
     kind: str  # the heading that it is listed under
-    what: str
+    name: str
     breaks: bool = False  # whether spark-prof reaches into what is gone
 
 
 def differences(facts: Facts, tables: Mapping[str, Table]) -> list[News]:
     """What only the tables say of a version that was read before, and what only its sources."""
-    found = []
+    entries = []
     looked_for = {(name,) for name in names_looked_for()}
     for name, keys in facts.keys.items():
         stored = tables[name].by_version[facts.version]
         if name == "names":  # others may be in the table since code reached into them
             stored &= looked_for
-        found += [News(f"only in the table {name}", _text(key)) for key in sorted(stored - keys)]
-        found += [News(f"not in the table {name}", _text(key)) for key in sorted(keys - stored)]
-    return found
+        entries += [News(f"only in the table {name}", _text(key)) for key in sorted(stored - keys)]
+        entries += [News(f"not in the table {name}", _text(key)) for key in sorted(keys - stored)]
+    return entries
 
 
 def news(facts: Facts, tables: Mapping[str, Table]) -> list[News]:
     """What is new in a version that was not read yet, or is gone, against the last one before."""
-    there = {name: (name,) in facts.keys["names"] for name in names_looked_for()}
-    found = [
-        News("gone, and spark-prof reaches into it", name, breaks=True) for name in missing(there)
+    presence = {name: (name,) in facts.keys["names"] for name in names_looked_for()}
+    entries = [
+        News("gone, and spark-prof reaches into it", name, breaks=True)
+        for name in missing(presence)
     ]
     before = {name: _latest(table) for name, table in tables.items()}
-    gone = sorted(before["names"] - facts.keys["names"])
-    found += [
+    names_gone = sorted(before["names"] - facts.keys["names"])
+    entries += [
         News("gone, and done without", name)
-        for (name,) in gone
-        if name in there and may_be_missing(name)
+        for (name,) in names_gone
+        if name in presence and may_be_missing(name)
     ]
-    found += _options(facts.keys["options"], before["options"])
-    found += _variables(facts.keys["variables"], before["variables"])
+    entries += _options(facts.keys["options"], before["options"])
+    entries += _variables(facts.keys["variables"], before["variables"])
     for (name,) in sorted(facts.keys["architectures"] - before["architectures"]):
-        found.append(News("new architecture with breakable CUDA graphs", name))
+        entries.append(News("new architecture with breakable CUDA graphs", name))
     for (name,) in sorted(before["architectures"] - facts.keys["architectures"]):
-        found.append(News("architecture without breakable CUDA graphs", name))
-    found += _lines(facts.keys["log_formats"] - _ever(tables["log_formats"]))
-    return found
+        entries.append(News("architecture without breakable CUDA graphs", name))
+    entries += _lines(facts.keys["log_formats"] - _ever(tables["log_formats"]))
+    return entries
 
 
 def _options(keys: frozenset[Key], before: frozenset[Key]) -> Iterator[News]:
-    known = {value for values in FOREIGN for value in values.split()} | {"auto"}
+    other_values = {value for values in FOREIGN for value in values.split()} | {"auto"}
     for option, value in sorted(keys - before):
-        if option in _BACKEND_OPTIONS and value not in known and choice_of(value) is None:
+        if option in _BACKEND_OPTIONS and value not in other_values and choice_of(value) is None:
             yield News(
                 "new backend without a row in rules/backends.py CHOICES", f"{option} {value}"
             )

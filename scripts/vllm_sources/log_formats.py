@@ -34,11 +34,11 @@ def log_formats(sources: Sources) -> frozenset[Key]:
     graphs, caches, speculation or quantization. Fields of f-strings are written as %s; what is put
     together in another way is left out.
     """
-    found = set()
+    formats = set()
     for path, text in sources.texts.items():
         if b"log" not in text or _AMD.search(path) or _FOREIGN.search(path):
             continue
         for level, form in scan(sources, path).lines:
             if level != "INFO" or _TOPICS.search(form):
-                found.add((level, form, path.removeprefix("vllm/")))
-    return frozenset(found)
+                formats.add((level, form, path.removeprefix("vllm/")))
+    return frozenset(formats)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from scripts.vllm_sources import values
 from scripts.vllm_sources.scan import scan
-from scripts.vllm_sources.scope import Found, Scope, find, lineage
+from scripts.vllm_sources.scope import Definition, Scope, find, lineage
 from scripts.vllm_sources.sources import Sources, module_of
 
 _NAME = re.compile(r"([\w.*]+):([\w.*]*)(?:\((\w+)\))?")
@@ -22,12 +22,14 @@ def has_name(sources: Sources, name: str) -> bool:
     that a method gives to self, and `vllm.x:f(p)` a parameter. With `vllm.x.*:*.y` any class of any
     module below will do, or an object that a module gives y.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return False
-    module, path, parameter = found[1], found[2], found[3] or ""
+    module, path, parameter = match[1], match[2], match[3] or ""
     if "*" in module:
-        return any(path[2:] in scan(sources, it).given for it in _below(sources, module, path[2:]))
+        return any(
+            path[2:] in scan(sources, it).attributes for it in _below(sources, module, path[2:])
+        )
     if not path:
         return sources.path_of(module) != ""
     first, *rest = path.split(".")
@@ -41,17 +43,17 @@ def _below(sources: Sources, pattern: str, word: str) -> Iterator[str]:
             yield path
 
 
-def _has(found: Found, path: list[str], parameter: str) -> bool:
-    node = found.node
+def _has(definition: Definition, path: list[str], parameter: str) -> bool:
+    node = definition.node
     if path:
         if isinstance(node, ast.ClassDef):
-            return any(_has(it, path[1:], parameter) for it in _members(found, path[0]))
+            return any(_has(it, path[1:], parameter) for it in _members(definition, path[0]))
         return False
     if not parameter:
         return True
     if isinstance(node, ast.ClassDef):
-        return any(_has(it, [], parameter) for it in _members(found, "__init__")) or (
-            parameter in {name for name, _ in _fields(found)}
+        return any(_has(it, [], parameter) for it in _members(definition, "__init__")) or (
+            parameter in {name for name, _ in _fields(definition)}
         )
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         every = node.args
@@ -60,17 +62,17 @@ def _has(found: Found, path: list[str], parameter: str) -> bool:
     return True  # what is called is no function that can be read
 
 
-def _fields(found: Found) -> Iterator[tuple[str, Found]]:
+def _fields(definition: Definition) -> Iterator[tuple[str, Definition]]:
     """The names that a class's body and its methods give, also those of its bases."""
-    for it in lineage(found):
+    for it in lineage(definition):
         for part in values.statements(it.node):
             if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield part.name, Found(part, it.scope)
+                yield part.name, Definition(part, it.scope)
             elif isinstance(part, ast.AnnAssign | ast.Assign):
                 targets = part.targets if isinstance(part, ast.Assign) else [part.target]
                 for target in targets:
                     if isinstance(target, ast.Name):
-                        yield target.id, Found(part.value or target, it.scope)
+                        yield target.id, Definition(part.value or target, it.scope)
         for inner in ast.walk(it.node):
             if (
                 isinstance(inner, ast.Attribute)
@@ -78,10 +80,10 @@ def _fields(found: Found) -> Iterator[tuple[str, Found]]:
                 and isinstance(inner.value, ast.Name)
                 and inner.value.id == "self"
             ):
-                yield inner.attr, Found(inner, it.scope)
+                yield inner.attr, Definition(inner, it.scope)
 
 
-def _members(found: Found, name: str) -> Iterator[Found]:
-    for field, it in _fields(found):
+def _members(definition: Definition, name: str) -> Iterator[Definition]:
+    for field, it in _fields(definition):
         if field == name:
             yield it

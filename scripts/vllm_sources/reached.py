@@ -11,7 +11,7 @@ from scripts.vllm_sources import values
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_prof"
 _MODULE = re.compile(r"vllm(\.[a-z_]\w*)+")
-_OWN = "vllm.spark_prof"  # a logger's name
+_LOGGER = "vllm.spark_prof"  # a logger's name
 _OWN_METHODS = ("run",)  # of what a swap puts into a layer
 
 
@@ -22,11 +22,11 @@ def reached(folder: Path = PACKAGE) -> frozenset[str]:
     `("vllm.v1.engine.core", "EngineCore")`, are a class in it and an attribute of that. A method of
     an `InternalCall` may be any class's.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for path in sorted(folder.rglob("*.py")):
-        found |= set(_of_file(ast.parse(path.read_bytes())))
-    found -= {f"vllm.*:*.{name}" for name in _OWN_METHODS}
-    return frozenset(found)
+        names |= set(_of_file(ast.parse(path.read_bytes())))
+    names -= {f"vllm.*:*.{name}" for name in _OWN_METHODS}
+    return frozenset(names)
 
 
 def _of_file(tree: ast.Module) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _of_file(tree: ast.Module) -> Iterator[str]:
                 yield f"{module}:" + ".".join(rest)
     for node in ast.walk(tree):
         text = values.string(node)
-        if text and _MODULE.fullmatch(text) and id(node) not in grouped and text != _OWN:
+        if text and _MODULE.fullmatch(text) and id(node) not in grouped and text != _LOGGER:
             yield f"{text}:"
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module = bound.get(node.value.id, "")

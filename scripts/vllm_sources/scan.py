@@ -30,7 +30,7 @@ class Scan:
     """What a file has."""
 
     lines: tuple[tuple[str, str], ...]  # level and format of each log call
-    given: frozenset[str]  # members of its classes, and attributes that it gives any object
+    attributes: frozenset[str]  # members of its classes, and attributes that it gives any object
     variables: frozenset[str]  # constants that are spelt as vLLM's environment variables
 
 
@@ -48,14 +48,14 @@ def scan(sources: Sources, path: str) -> Scan:
 def _scanned(tree: ast.Module) -> Scan:
     calls: list[tuple[str, ast.expr]] = []
     texts: dict[str, list[ast.expr]] = {}
-    given, variables = set(), set()
+    attributes, variables = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant):
             if isinstance(node.value, str) and _VARIABLE.fullmatch(node.value):
                 variables.add(node.value)
         elif isinstance(node, ast.Attribute):
             if isinstance(node.ctx, ast.Store):
-                given.add(node.attr)
+                attributes.add(node.attr)
         elif isinstance(node, ast.Call):
             level = LEVELS.get(node.func.attr, "") if isinstance(node.func, ast.Attribute) else ""
             if level and node.args and _LOGGER.search(_last(node.func)):
@@ -64,13 +64,13 @@ def _scanned(tree: ast.Module) -> Scan:
             if isinstance(node.targets[0], ast.Name) and isinstance(node.value, _TEXTS):
                 texts.setdefault(node.targets[0].id, []).append(node.value)
         elif isinstance(node, ast.ClassDef):
-            given.update(_members(node))
+            attributes.update(_members(node))
     lines = [
         (level, form[:_LONGEST])
         for level, it in calls
         for form in [*_forms(it, texts)][:_MOST_FORMS]
     ]
-    return Scan(tuple(dict.fromkeys(lines)), frozenset(given), frozenset(variables))
+    return Scan(tuple(dict.fromkeys(lines)), frozenset(attributes), frozenset(variables))
 
 
 def _last(node: ast.expr) -> str:
@@ -109,8 +109,8 @@ def _forms(
     if isinstance(node, ast.IfExp):
         return [*_forms(node.body, texts, depth - 1), *_forms(node.orelse, texts, depth - 1)]
     if isinstance(node, ast.Name):
-        given = [*texts.get(node.id, ())][:_MOST_FORMS]
-        return [form for value in given for form in _forms(value, texts, depth - 1)]
+        expressions = [*texts.get(node.id, ())][:_MOST_FORMS]
+        return [form for value in expressions for form in _forms(value, texts, depth - 1)]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr == "format":
             return [_FIELD.sub("%s", f) for f in _forms(node.func.value, texts, depth - 1)]

@@ -21,51 +21,53 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Found:
+class Definition:
     """What a name stands for: a value, a class or a function, and where that is written."""
 
     node: ast.AST
     scope: Scope
 
 
-def find(name: str, scope: Scope, seen: set[tuple[str, str]] | None = None) -> Iterator[Found]:
+def find(
+    name: str, scope: Scope, visited: set[tuple[str, str]] | None = None
+) -> Iterator[Definition]:
     """All that a name is given in a module, also by imports from vLLM; a module is its tree.
 
     A name that is given twice, as under `if TYPE_CHECKING` and `else`, is found twice.
     """
     tree = scope.sources.tree(scope.module)
-    seen = set() if seen is None else seen
-    if tree is None or (scope.module, name) in seen:
+    visited = set() if visited is None else visited
+    if tree is None or (scope.module, name) in visited:
         return
-    seen.add((scope.module, name))
+    visited.add((scope.module, name))
     for node in values.statements(tree):
         if isinstance(node, ast.ClassDef | _Function):
             if node.name == name:
-                yield Found(node, scope)
+                yield Definition(node, scope)
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     yield from _module(alias.name, scope)
         elif isinstance(node, ast.ImportFrom):
-            yield from _imported(node, name, scope, seen)
+            yield from _imported(node, name, scope, visited)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             flat = [part for t in targets for part in getattr(t, "elts", (t,))]
             if any(isinstance(t, ast.Name) and t.id == name for t in flat):
-                yield Found(node.value or ast.Constant(None), scope)
+                yield Definition(node.value or ast.Constant(None), scope)
     if scope.sources.path_of(f"{scope.module}.{name}"):
         yield from _module(f"{scope.module}.{name}", scope)
 
 
-def _module(name: str, scope: Scope) -> Iterator[Found]:
+def _module(name: str, scope: Scope) -> Iterator[Definition]:
     tree = scope.sources.tree(name)
     if tree is not None:
-        yield Found(tree, Scope(scope.sources, name))
+        yield Definition(tree, Scope(scope.sources, name))
 
 
 def _imported(
-    node: ast.ImportFrom, name: str, scope: Scope, seen: set[tuple[str, str]]
-) -> Iterator[Found]:
+    node: ast.ImportFrom, name: str, scope: Scope, visited: set[tuple[str, str]]
+) -> Iterator[Definition]:
     source = node.module or ""
     if node.level:
         parts = scope.module.split(".")
@@ -74,11 +76,11 @@ def _imported(
         source = ".".join([*parts, *filter(None, [source])])
     for alias in node.names:
         if alias.name == "*" or (alias.asname or alias.name) == name:
-            wanted = name if alias.name == "*" else alias.name
-            yield from find(wanted, Scope(scope.sources, source), seen)
+            target = name if alias.name == "*" else alias.name
+            yield from find(target, Scope(scope.sources, source), visited)
 
 
-_MADE = ast.IfExp | ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.Lambda | ast.BoolOp
+_COMPUTED = ast.IfExp | ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.Lambda | ast.BoolOp
 
 
 def strings(node: ast.AST | None, scope: Scope, *, choices: bool = False) -> tuple[str, ...]:
@@ -87,81 +89,81 @@ def strings(node: ast.AST | None, scope: Scope, *, choices: bool = False) -> tup
     A string that stands alone in a type is a type that is written as text, not a value. Of choices
     that are only known when vLLM runs there are none.
     """
-    if choices and any(isinstance(part, _MADE) for part in ast.walk(node or ast.Tuple([]))):
+    if choices and any(isinstance(part, _COMPUTED) for part in ast.walk(node or ast.Tuple([]))):
         return ()
     return tuple(dict.fromkeys(_strings(node, scope, choices, set())))
 
 
 def _strings(
-    node: ast.AST | None, scope: Scope, in_literal: bool, seen: set[tuple[int, bool]]
+    node: ast.AST | None, scope: Scope, in_literal: bool, visited: set[tuple[int, bool]]
 ) -> Iterator[str]:
-    if node is None or (id(node), in_literal) in seen:
+    if node is None or (id(node), in_literal) in visited:
         return
-    seen.add((id(node), in_literal))
+    visited.add((id(node), in_literal))
     text = values.string(node)
     if text is not None:
         if in_literal:
             yield text
         elif (parsed := _expression(text)) is not None:
-            yield from _strings(parsed, scope, in_literal, seen)
+            yield from _strings(parsed, scope, in_literal, visited)
     elif isinstance(node, ast.Name | ast.Attribute):
-        for found in looked_up(node, scope):
-            if isinstance(found.node, ast.ClassDef):
-                yield from members(found)
-            elif not isinstance(found.node, ast.Module | _Function):
-                yield from _strings(found.node, found.scope, in_literal, seen)
+        for definition in looked_up(node, scope):
+            if isinstance(definition.node, ast.ClassDef):
+                yield from members(definition)
+            elif not isinstance(definition.node, ast.Module | _Function):
+                yield from _strings(definition.node, definition.scope, in_literal, visited)
     elif isinstance(node, ast.Subscript):
         literal = in_literal or _last(node.value) == "Literal"
-        yield from _strings(node.slice, scope, literal, seen)
+        yield from _strings(node.slice, scope, literal, visited)
     elif isinstance(node, ast.Tuple | ast.List | ast.Set):
         for part in node.elts:
-            yield from _strings(part, scope, in_literal, seen)
+            yield from _strings(part, scope, in_literal, visited)
     elif isinstance(node, ast.Starred):
-        yield from _strings(node.value, scope, in_literal, seen)
+        yield from _strings(node.value, scope, in_literal, visited)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.Add):
-        yield from _strings(node.left, scope, in_literal, seen)
-        yield from _strings(node.right, scope, in_literal, seen)
+        yield from _strings(node.left, scope, in_literal, visited)
+        yield from _strings(node.right, scope, in_literal, visited)
     elif isinstance(node, ast.Call):
         for part in node.args:  # get_args(X), list(X), frozenset({...})
-            yield from _strings(part, scope, True, seen)
+            yield from _strings(part, scope, True, visited)
 
 
-def looked_up(node: ast.AST, scope: Scope) -> Iterator[Found]:
+def looked_up(node: ast.AST, scope: Scope) -> Iterator[Definition]:
     """What a name, or an attribute of a module, stands for."""
     if isinstance(node, ast.Name):
         yield from find(node.id, scope)
     elif isinstance(node, ast.Attribute):
-        for found in looked_up(node.value, scope):
-            if isinstance(found.node, ast.Module):
-                yield from find(node.attr, found.scope)
+        for definition in looked_up(node.value, scope):
+            if isinstance(definition.node, ast.Module):
+                yield from find(node.attr, definition.scope)
 
 
-def lineage(found: Found) -> Iterator[Found]:
+def lineage(definition: Definition) -> Iterator[Definition]:
     """A class and those that it is made from, each once, as far as they are vLLM's."""
-    waiting, seen = [found], set()
+    waiting, visited = [definition], set()
     while waiting:
         it = waiting.pop(0)
-        if not isinstance(it.node, ast.ClassDef) or id(it.node) in seen:
+        if not isinstance(it.node, ast.ClassDef) or id(it.node) in visited:
             continue
-        seen.add(id(it.node))
+        visited.add(id(it.node))
         yield it
         for base in it.node.bases:
             inner = base.value if isinstance(base, ast.Subscript) else base
             waiting += looked_up(inner, it.scope)
 
 
-def members(found: Found) -> tuple[str, ...]:
+def members(definition: Definition) -> tuple[str, ...]:
     """The names of an Enum's members; none of another class."""
-    node = found.node
-    if not isinstance(node, ast.ClassDef) or not _is_enum(found):
+    node = definition.node
+    if not isinstance(node, ast.ClassDef) or not _is_enum(definition):
         return ()
     return tuple(name for name in values.assigned(node) if not name.startswith("_"))
 
 
-def _is_enum(found: Found) -> bool:
+def _is_enum(definition: Definition) -> bool:
     return any(
         _last(base) in ("Enum", "StrEnum", "IntEnum", "IntFlag")
-        for it in lineage(found)
+        for it in lineage(definition)
         for base in getattr(it.node, "bases", ())
     )
 

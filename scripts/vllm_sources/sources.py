@@ -20,7 +20,7 @@ MOST_MEMBERS = 200_000
 _PACKAGE = "vllm"
 _VERSION = re.compile(r"^v?(\d{1,4}(?:\.\d{1,4}){1,3}(?:[.\-+\w]{0,60})?)$")
 _METADATA = re.compile(rb"^Version: ?([^\s]{1,80})\s*$", re.M)
-_WRITTEN = re.compile(rb"^__version__ = version = ['\"]([^'\"]{1,80})['\"]", re.M)
+_VERSION_LINE = re.compile(rb"^__version__ = version = ['\"]([^'\"]{1,80})['\"]", re.M)
 
 
 class SourceError(Exception):
@@ -87,11 +87,11 @@ def open_sources(path: Path) -> Sources:
     """
     try:
         if path.is_dir():
-            found, version = _from_folder(path)
+            texts, version = _from_folder(path)
         elif path.is_file() and zipfile.is_zipfile(path):
-            found, version = _from_zip(path)
+            texts, version = _from_zip(path)
         elif path.is_file() and tarfile.is_tarfile(path):
-            found, version = _from_tar(path)
+            texts, version = _from_tar(path)
         else:
             raise SourceError("it is neither a wheel, an sdist nor a folder")
     except SourceError as error:
@@ -99,11 +99,11 @@ def open_sources(path: Path) -> Sources:
     except (OSError, EOFError, RuntimeError, NotImplementedError, ValueError, zlib.error,
             zipfile.BadZipFile, tarfile.TarError) as error:  # fmt: skip
         raise SourceError(f"{path}: cannot be read: {error or type(error).__name__}") from None
-    if "vllm/envs.py" not in found:
+    if "vllm/envs.py" not in texts:
         raise SourceError(f"{path}: has no vllm/envs.py, so it is no vLLM")
     if not version:
         raise SourceError(f"{path}: does not say which version it is")
-    return Sources(version, found)
+    return Sources(version, texts)
 
 
 class _Collector:
@@ -125,32 +125,32 @@ class _Collector:
             return ""
         return "/".join(parts)
 
-    def take(self, kept: str, file: IO[bytes]) -> None:
+    def take(self, name: str, file: IO[bytes]) -> None:
         """Reads a member."""
         text = file.read(LARGEST_FILE + 1)
         self.size += len(text)
         if len(text) > LARGEST_FILE:
-            raise SourceError(f"{kept} is larger than {LARGEST_FILE // 1_000_000} MB")
+            raise SourceError(f"{name} is larger than {LARGEST_FILE // 1_000_000} MB")
         if self.size > MOST_BYTES or len(self.texts) >= MOST_FILES:
             raise SourceError(
                 f"more than {MOST_FILES:,} files or {MOST_BYTES // 1_000_000} MB of Python"
             )
-        if kept == "METADATA":
+        if name == "METADATA":
             self.metadata = text
         else:
-            self.texts[kept] = text
+            self.texts[name] = text
 
-    def done(self, name: str) -> tuple[dict[str, bytes], str]:
+    def result(self, name: str) -> tuple[dict[str, bytes], str]:
         """The files and the version, by metadata, by _version.py or by the name of what was read.
 
         A folder's name counts only where it is a version.
         """
         for pattern, text in (
             (_METADATA, self.metadata),
-            (_WRITTEN, self.texts.get("vllm/_version.py", b"")),
+            (_VERSION_LINE, self.texts.get("vllm/_version.py", b"")),
         ):
-            if found := pattern.search(text):
-                name = found[1].decode("ascii", "replace")
+            if match := pattern.search(text):
+                name = match[1].decode("ascii", "replace")
                 break
         else:
             if wheel := re.match(r"vllm(?:_cpu)?-([^-]+)", name):
@@ -165,10 +165,10 @@ def _from_zip(path: Path) -> tuple[dict[str, bytes], str]:
         if len(members) > MOST_MEMBERS:
             raise SourceError(f"more than {MOST_MEMBERS:,} members")
         for member in members:
-            if kept := collector.wants(member.filename):
+            if name := collector.wants(member.filename):
                 with archive.open(member) as file:
-                    collector.take(kept, file)
-    return collector.done(path.name)
+                    collector.take(name, file)
+    return collector.result(path.name)
 
 
 def _from_tar(path: Path) -> tuple[dict[str, bytes], str]:
@@ -177,11 +177,11 @@ def _from_tar(path: Path) -> tuple[dict[str, bytes], str]:
         for count, member in enumerate(archive):
             if count > MOST_MEMBERS or archive.offset > 16 * MOST_BYTES:
                 raise SourceError("too many members, or too large")
-            if member.isfile() and (kept := collector.wants(member.name)):
+            if member.isfile() and (name := collector.wants(member.name)):
                 file = archive.extractfile(member)
                 assert file is not None
-                collector.take(kept, file)
-    return collector.done(path.name)
+                collector.take(name, file)
+    return collector.result(path.name)
 
 
 def _from_folder(path: Path) -> tuple[dict[str, bytes], str]:
@@ -194,16 +194,16 @@ def _from_folder(path: Path) -> tuple[dict[str, bytes], str]:
             collector.take(f"{_PACKAGE}/{file.relative_to(package).as_posix()}", opened)
     for metadata in sorted(package.parent.glob(f"{_PACKAGE}*.dist-info/METADATA"))[:1]:
         collector.metadata = metadata.read_bytes()[:LARGEST_FILE]
-    return collector.done(package.parent.name)
+    return collector.result(package.parent.name)
 
 
 def _python_files(package: Path) -> Iterator[Path]:
     """The regular files below a folder; links are not followed."""
-    waiting, seen = [package], 0
+    waiting, count = [package], 0
     while waiting:
         for entry in sorted(waiting.pop().iterdir()):
-            seen += 1
-            if seen > MOST_MEMBERS:
+            count += 1
+            if count > MOST_MEMBERS:
                 raise SourceError(f"more than {MOST_MEMBERS:,} files")
             if entry.is_symlink():
                 continue

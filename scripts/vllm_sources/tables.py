@@ -32,15 +32,15 @@ def spans(having: Iterable[str], versions: Sequence[str]) -> str:
 
         spans(["0.24.0", "0.26.0"], ["0.24.0", "0.25.0", "0.26.0"]) == "0.24.0 0.26.0-"
     """
-    wanted, found = set(having), []
+    chosen, ranges = set(having), []
     start = ""
     for before, version in zip(["", *versions], versions, strict=False):
-        if version in wanted:
+        if version in chosen:
             start = start or version
         elif start:
-            found.append(start if start == before else f"{start}-{before}")
+            ranges.append(start if start == before else f"{start}-{before}")
             start = ""
-    return " ".join([*found, f"{start}-"] if start else found)
+    return " ".join([*ranges, f"{start}-"] if start else ranges)
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ def assigned(tree: ast.AST) -> dict[str, ast.expr]:
 
     assigned(ast.parse('A: str = "x"'))["A"] is the constant "x".
     """
-    found: dict[str, ast.expr] = {}
+    assignments: dict[str, ast.expr] = {}
     for node in statements(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    found[target.id] = node.value
+                    assignments[target.id] = node.value
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            found[node.target.id] = node.value
-    return found
+            assignments[node.target.id] = node.value
+    return assignments
 
 
 def statements(tree: ast.AST) -> Iterator[ast.stmt]:

@@ -30,25 +30,28 @@ def environment_variables(sources: Sources) -> frozenset[Key]:
         SourceError: the list is not where it was in any version.
     """
     listed = {text for text in map(values.string, _table(sources).keys) if text}
-    found = {(name, LISTED) for name in listed}
+    keys = {(name, LISTED) for name in listed}
     for path, text in sources.texts.items():
         if b"VLLM_" not in text or not _READS.search(text):
             continue
-        found |= {(name, READ) for name in scan(sources, path).variables - listed}
-    return frozenset(found)
+        keys |= {(name, READ) for name in scan(sources, path).variables - listed}
+    return frozenset(keys)
 
 
 def choices_of_variables(sources: Sources) -> frozenset[Key]:
     """Each value that a listed variable takes, where only some are taken: (variable, value)."""
-    table, found = _table(sources), set()
+    table, keys = _table(sources), set()
     scope = Scope(sources, _MODULE)
     for key, value in zip(table.keys, table.values, strict=True):
         name = values.string(key)
         if name and isinstance(value, ast.Call) and "with_choices" in ast.unparse(value.func):
-            given = [*value.args[2:3], *(k.value for k in value.keywords if k.arg == "choices")]
-            for choices in given:
-                found |= {(name, text) for text in strings(choices, scope, choices=True)}
-    return frozenset(found)
+            choice_nodes = [
+                *value.args[2:3],
+                *(k.value for k in value.keywords if k.arg == "choices"),
+            ]
+            for choices in choice_nodes:
+                keys |= {(name, text) for text in strings(choices, scope, choices=True)}
+    return frozenset(keys)
 
 
 def _table(sources: Sources) -> ast.Dict:

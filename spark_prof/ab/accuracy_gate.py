@@ -282,7 +282,7 @@ def judge_layer(
 
 
 def _finite(positions: Sequence[Position]) -> list[Position]:
-    """Those at which both sides' logits were numbers; side a's must differ from each other."""
+    """The positions at which both sides' logits are finite and those of side a differ."""
     return [
         position
         for position in positions

@@ -104,7 +104,7 @@ def _versions() -> dict[str, str]:
 
 
 def _uuids(count: int) -> tuple[str, ...]:
-    """Of the first GPUs that this process may use; torch would have to start CUDA to tell."""
+    """UUIDs of the first GPUs that this process may use; torch would have to start CUDA to tell."""
     named = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     uuids: list[str] = []
     with suppress(Exception):

@@ -62,7 +62,7 @@ def impossible(shape: MeasuredShape, facts: Facts) -> str:
 
 
 def impossible_by_options(shape: MeasuredShape, arguments: Sequence[str]) -> str:
-    """The same by what the engine's own options say, before it is started.
+    """As `impossible`, by what the engine's own options say, before it is started.
 
     impossible_by_options(Shape("decode", 8, 128), ["m", "--max-num-seqs", "4"])
     """

@@ -50,7 +50,7 @@ def source_word(source: str) -> str:
 
 
 def then(first: TypedCommand, second: TypedCommand) -> TypedCommand:
-    """Both, the second where the first succeeds; the second alone where that is too long."""
+    """Both commands joined by `&&`; the second alone where that is too long."""
     both = f"{first} && {second}"
     if not (first and second and len(both) <= _LONGEST_WORD):
         return second

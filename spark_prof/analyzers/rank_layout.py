@@ -61,7 +61,7 @@ class Parallel:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """In words how it is parallel, such as `tensor parallel 2`; empty where nothing tells."""
+        """How the run is parallel: words such as `tensor parallel 2`; empty if unknown."""
         kinds = (
             ("tensor parallel {}", self.tensor),
             ("pipeline parallel {}", self.pipeline),

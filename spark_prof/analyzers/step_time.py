@@ -53,11 +53,11 @@ class StepKind:
 
     @property
     def word(self) -> str:
-        """In an address: the phase, and the batch size behind a hyphen."""
+        """The word for these steps in an address: the phase, and the batch size behind a hyphen."""
         return self.phase if self.batch is None else f"{self.phase}-{self.batch}"
 
     def of(self, steps: pd.DataFrame) -> Flags:
-        """Which steps these are."""
+        """Which rows of `steps` are such steps."""
         if self.phase == "all":
             return np.ones(len(steps), bool)
         chosen: Flags = np.asarray(steps["phase"] == self.phase, bool)
@@ -183,7 +183,7 @@ class StepAccount:
 
     @property
     def idle_us(self) -> float:
-        """In which nothing runs."""
+        """Time of the typical step in which nothing runs."""
         return sum(map(self.us, GAPS))
 
 

@@ -128,7 +128,7 @@ _FULL = 0.9  # of a GPU's memory: with more than that weights leave no room for 
 
 
 def _too_large(side: WhySide, gpu: Gpu) -> str:
-    """That a checkpoint does not fit into the GPUs, or hardly; empty where it does."""
+    """Says that a checkpoint does not fit into the GPUs, or hardly; empty where it does."""
     memory = side.memory
     if memory is None or memory.bytes <= _FULL * memory.gpu_bytes:
         return ""
@@ -161,14 +161,14 @@ def gaps_of(sides: Sequence[WhySide]) -> Iterator[Gap]:
 
 
 def _without_weights(side: WhySide) -> str:
-    """That a recording tells no bytes at all, as a profiler's trace; empty where it tells some."""
+    """Says that a recording tells no bytes, as a profiler's trace; empty where it tells some."""
     if side.measured and not side.bytes:
         return f"{side.name} does not tell which weights a step reads"
     return ""
 
 
 def _untold(a: WhySide, b: WhySide) -> str:
-    """That a recording does not tell any bytes, or those of what matters to the other side."""
+    """Says that a recording tells no bytes, or not those that matter to the other side."""
     if untold := _without_weights(a):
         return untold
     for part in b.parts:
@@ -185,7 +185,7 @@ def _untold(a: WhySide, b: WhySide) -> str:
 
 
 def _unlike(a: WhySide, b: WhySide) -> str:
-    """In what their models differ; empty where nothing tells."""
+    """How the models of both sides differ; empty where nothing tells."""
     for word, one, other in zip(("", "layers: ", "hidden size: "), a.model, b.model, strict=True):
         if one and other and one != other:
             return f"{word}{one} and {other}"
@@ -193,7 +193,7 @@ def _unlike(a: WhySide, b: WhySide) -> str:
 
 
 def _unequal(a: WhySide, b: WhySide) -> str:
-    """That a step does other work on either side; empty where it does the same."""
+    """Says that the steps of both sides do other work; empty where they do the same."""
     if a.batch and b.batch and a.batch != b.batch:
         return (
             f"{a.name} decodes {a.batch} sequences at a time and {b.name} {b.batch} (--batch N "

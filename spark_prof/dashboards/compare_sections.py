@@ -85,7 +85,7 @@ def compared(comparisons: Sequence[Comparison]) -> Section:
 
 
 def setup(comparison: Comparison, names: SideNames) -> Section:
-    """In what the set-ups differ."""
+    """The settings in which the recordings differ."""
     columns = (
         cells.Text("", "group"),
         cells.Prose("Setting", "name"),

@@ -122,7 +122,7 @@ def _components(dataset: Dataset) -> Section:
 
 
 def _ranks(dataset: Dataset) -> Section:
-    """The same figures for each rank of the recordings that have several."""
+    """The figures of each rank, of the recordings that have several."""
     several = [recording for recording in dataset.recordings if len(recording.ranks) > 1]
 
     def to_shortest(row: _DatasetRow) -> str:

@@ -80,7 +80,7 @@ def _signed(us: float) -> str:
 
 
 def _share(part: GapPart) -> str:
-    """Its share of the gap, where it is a part of it at all."""
+    """The share of the gap in parentheses; empty for a part that is none of it."""
     return f" ({share(part.share)})" if part.share is not None and 0 <= part.share <= 1 else ""
 
 

@@ -83,7 +83,7 @@ def _work(piece: Piece, tokens: int) -> TunedShape:
 
 
 def recorded_names(recorded: Recorded) -> str:
-    """Its products, as many as a reader wants; how many other kernels there are."""
+    """The names of a recorded run's matrix products, and how many other kernels it had."""
     names = list(dict.fromkeys(short_name(name) for name in recorded.kernels if is_gemm(name)))
     listed_names = names[:_MOST_NAMES] or [short_name(recorded.kernels[0])]
     products = sum(is_gemm(name) for name in recorded.kernels) or 1

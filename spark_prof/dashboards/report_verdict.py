@@ -33,7 +33,7 @@ def verdict_of(report: Report) -> str:
 
 
 def shown_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """Those of the one screen: of several with one command the largest, which names the others."""
+    """The findings of the one screen: of several with one command the largest, which names them."""
     distinct = {finding.command or finding.text: finding for finding in reversed(findings)}
     return [finding for finding in findings if finding in distinct.values()][:MOST_FINDINGS]
 

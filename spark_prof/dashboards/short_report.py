@@ -170,7 +170,7 @@ def _with_same_command(
 
 
 def elsewhere(typed: TypedCommand) -> str:
-    """That a command names a path of the machine that recorded; empty where all paths are here."""
+    """Says that a command names a path of another machine; empty where all its paths exist here."""
     if PLACE in typed.started:
         return f"The recording leaves out where the model is: put its path for {PLACE}."
     missing_paths = [

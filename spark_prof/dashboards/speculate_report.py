@@ -136,7 +136,7 @@ def _best_lines(judged: list[Best], result: SpeculateResult) -> str:
 
 
 def _without_acceptance(result: SpeculateResult) -> str:
-    """From which acceptance on drafts pay, where nothing says what is accepted."""
+    """Says from which acceptance on drafts pay, where none was measured."""
     lines = []
     for best in result.bests:
         evens = [(row.break_even.value, row.drafts) for row in best.rows if row.break_even]

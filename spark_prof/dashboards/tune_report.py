@@ -175,7 +175,7 @@ def _proven_at(result: TuneResult) -> list[Timed]:
 
 
 def _not_the_answer(timed: Timed) -> str:
-    """At a batch size at which it is not shown to be faster: at batch 1 it is undecided."""
+    """The effect where none is shown at a batch size: `at batch 1 it is undecided`."""
     ends = f" ({timed.gain.value:.2f} x, 95 % {interval(timed.gain)})" if timed.gain else ""
     return f"at batch {timed.requests} it is {_VERDICTS[effect_at(timed)]}{ends}"
 
@@ -273,7 +273,7 @@ class _ServingCommand(NamedTuple):
 
 
 def _typed(result: TuneResult) -> _ServingCommand:
-    """Of a tune that the person at the command line ran just now."""
+    """The serving command of a tune that the person at the command line ran just now."""
     if in_container(result.engine):
         words = with_variables(split(result.serve), result.environment)
         return _ServingCommand({}, typed_by_user(shlex.join(words)))
@@ -281,7 +281,7 @@ def _typed(result: TuneResult) -> _ServingCommand:
 
 
 def _served(result: TuneResult) -> _ServingCommand:
-    """It is made of the answer's words and the engine's alone; empty where one can be anything."""
+    """The serving command of a stored result; empty where a word of it may be harmful."""
     side = harmless_side(" ".join(result.answer))
     engine = starting_words(result.engine, PurePath(result.model).name)
     if side is None or not (side.swaps or side.options or side.environment) or not engine:
@@ -325,7 +325,7 @@ def _short(result: TuneResult, width: int, *, typed: bool) -> Document:
 
 
 def _sections_of(whole: Document, result: TuneResult, most: int) -> Iterator[Section]:
-    """Of the whole document's sections the first rows, and of what was not tried how many."""
+    """The first rows of the whole document's sections, and how many candidates were not tried."""
     for whole_section in whole.sections:
         if whole_section.id == "tune_confirmed":
             yield replace(whole_section, intro=())

@@ -118,7 +118,7 @@ def _by_model(
 def _in_order(
     runs: Sequence[tuple[int, BenchmarkRun]], sources: Sequence[str]
 ) -> list[tuple[int, BenchmarkRun]] | None:
-    """As many runs as sources, which contradict none of them."""
+    """The runs as the sources', in order, where there are as many and no model contradicts."""
     if len(runs) != len(sources):
         return None
     for place, (_, run) in enumerate(runs):
@@ -135,7 +135,7 @@ def _is_same_model(model: str, source: str) -> bool:
 
 
 def _rate(run: BenchmarkRun, batch: int, basis: str) -> Rate:
-    """By the time between tokens, else by the throughput, which has the prompts' time in it."""
+    """The rate by the time between tokens, else by the throughput, which includes the prompts."""
     steps_yield = run.acceptance_length or 1.0
     if run.tpot.typical:
         return Rate(1e6 * batch / run.tpot.typical, run.tpot.typical * steps_yield,

@@ -220,7 +220,7 @@ def is_loopback(name: str) -> bool:
 
 
 def _of_this_machine() -> frozenset[str]:
-    """Its host name and the addresses of its interfaces, which may change at any time."""
+    """The host name and the addresses of this machine, which may change at any time."""
     addresses = [one.address for interface in psutil.net_if_addrs().values() for one in interface]
     return _canonical([socket.gethostname(), *addresses])
 
@@ -246,7 +246,7 @@ def _cookie_name(scope: Scope) -> str:
 
 
 def _scheme(scope: Scope) -> str:
-    """That of the page, http or https; ASGI may leave it out."""
+    """The scheme of the page, http or https; ASGI may leave it out."""
     return "https" if scope.get("scheme") in ("https", "wss") else "http"
 
 

@@ -21,7 +21,7 @@ _MOST = 10
 
 
 def findings_for(prepared: Prepared, page: str = "") -> Sequence[Finding]:
-    """Those whose evidence a page shows, or all; goes where a pressed button of one leads."""
+    """The findings whose evidence a page shows, or all; follows a pressed button of one."""
     findings = [f for f in prepared.report.findings if page in ("", page_of(f))]
     for number, finding in enumerate(findings[:_MOST]):
         if st.session_state.get(f"show-{number}"):

@@ -176,7 +176,7 @@ def _no_formula(value: Any) -> Any:
 
 
 def _row_height(frame: pd.DataFrame) -> int:
-    """That of as many lines, three at most, as the longest text takes."""
+    """The height of as many lines, three at most, as the longest text takes."""
     texts = frame.select_dtypes(include=["object", "string"])
     longest = max(
         (

@@ -103,7 +103,7 @@ class Pseudonyms:
         return name
 
     def learn(self, kind: str, text: str) -> str:
-        """The same, and the text is replaced from now on wherever it stands as a word."""
+        """Names a text as `name` does; it is replaced from now on wherever it stands as a word."""
         name = self.name(kind, text)
         for word in _learnable(kind, text):
             self._learned.setdefault(word.lower(), (kind, text))

@@ -98,7 +98,7 @@ def microseconds(nanoseconds: Int64s) -> pa.Array:
 
 
 def choices(codes: npt.NDArray[np.integer[Any]], json_texts: Sequence[str]) -> pa.Array:
-    """For each code the text at that place, which is JSON already."""
+    """The text that each code stands for, which is JSON already."""
     return pa.array(list(json_texts), _TEXT).take(pa.array(codes))
 
 

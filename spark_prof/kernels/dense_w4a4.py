@@ -61,7 +61,7 @@ class W4a4Config:
 
 
 def default_config(columns: int) -> W4a4Config:
-    """As of W4A16 layers with as many columns; none was timed on any GPU."""
+    """The configuration of W4A16 layers with as many columns; none was timed on any GPU."""
     units = -(-columns // 128)
     return W4a4Config(8, next(split for split in (8, 4, 2, 1) if split <= units), 3, 2)
 
@@ -85,7 +85,7 @@ class PackedW4a4:
 
 
 def activation_scale(scale: GlobalScale) -> GlobalScale:
-    """One scale that divides, of those of shards: as vLLM joins them, in float32."""
+    """The one dividing scale that vLLM makes of those of shards, in float32."""
     if scale.convention == "multiplies":
         return GlobalScale(scale.value.max().reciprocal(), "divides")
     return GlobalScale(scale.value.max(), "divides")

@@ -201,7 +201,7 @@ def comparison(record: Json) -> tuple[Json, list[Json]]:
         change = next(filter(None, changes), None)
 
         def figures_of(change: Json | None) -> Json:
-            """Both sides alone where no change is told of these steps."""
+            """A change; only the figures of both sides where the steps are not comparable."""
             figures = _change(change)
             return _chosen(figures, ("a", "b")) if phase["obstacle"] else figures
 

@@ -103,7 +103,7 @@ class ReadLaunches(Protocol):
     """Switches a backend's reading of arguments."""
 
     def __call__(self, *, on: bool) -> None:
-        """On or off."""
+        """Switches the reading on or off."""
 
 
 class LaunchArguments:

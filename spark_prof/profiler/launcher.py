@@ -81,7 +81,7 @@ def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
 
 
 def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """That environment with the folder before all others where libraries are looked for.
+    """The environment with the folder before all others where libraries are looked for.
 
     With such a libcupti a forked process crashes in its first call of CUDA (seen with 13.4 on an
     H100), so that vLLM is asked to start its processes anew, unless the user asked otherwise.

@@ -112,7 +112,7 @@ class MemoryGauge:
         return values
 
     def read_all(self) -> dict[str, Any]:
-        """The same with peaks, the whole GPU, the host and its memory; takes some milliseconds."""
+        """As `read`, with peaks, the whole GPU and the host; takes some milliseconds."""
         values = self.read() | {"host": host_memory(), "machine": machine_memory()}
         torch = _running_torch()
         if torch is None:

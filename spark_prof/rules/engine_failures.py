@@ -13,7 +13,7 @@ from spark_prof.lazy_pattern import LazyPattern
 
 @dataclass(frozen=True)
 class FailureRule:
-    """One cause."""
+    """One cause for which an engine ends, and how its error is recognised."""
 
     id: str
     pattern: LazyPattern  # is searched in `ErrorClass: message`, its next lines behind it

@@ -101,7 +101,7 @@ SingleCondition = (
 
 @dataclass(frozen=True)
 class AnyOf:
-    """One of these is so."""
+    """A condition that holds where one of several does."""
 
     conditions: tuple[SingleCondition, ...]
 

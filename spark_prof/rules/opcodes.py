@@ -103,7 +103,7 @@ class OpcodeMark:
 
     @property
     def plural(self) -> str:
-        """Behind a number of them."""
+        """The name in the plural, for behind a number."""
         return f"{self.name}es" if self.name.endswith("s") else f"{self.name}s"
 
 

@@ -51,7 +51,7 @@ class Acceptance:
         return 1.0 + math.fsum(self.accepted[:drafts])
 
     def rates(self, most: int) -> tuple[float, ...]:
-        """Of so many positions: what is accepted of each with all before it."""
+        """The acceptance of the first positions, each with all before it."""
         return (*self.accepted, *[0.0] * most)[:most]
 
     def width(self, drafts: int) -> float:
@@ -85,7 +85,7 @@ def given_acceptance(text: str) -> Acceptance:
 def counted_acceptance(
     requests: Sequence[RequestDrafts], source: Literal["requests", "recording"]
 ) -> Acceptance:
-    """Of the drafts of several requests; CommandError where none of them decoded with drafts."""
+    """The acceptance over several requests; CommandError where none of them decoded with drafts."""
     decoded = tuple(request for request in requests if request.steps > 0)
     steps = sum(request.steps for request in decoded)
     most = min(max((len(request.drafted) for request in decoded), default=0), MOST_DRAFTS)
@@ -103,7 +103,7 @@ def counted_acceptance(
 
 
 def server_acceptance(steps: int, drafts: int, accepted: Sequence[int]) -> Acceptance:
-    """Of a server's counters: steps of a request with drafts, drafts in all, accepted by position.
+    """The acceptance by a server's counters: steps with drafts, drafts, and accepted by position.
 
     How often each position was drafted a server does not tell; where fewer drafts were made than
     there are positions, the last ones are taken to be missing.

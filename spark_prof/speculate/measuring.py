@@ -83,7 +83,7 @@ def step_times(steps: Sequence[DraftStep], requests: int, settle: int = SETTLE) 
 def token_times(
     drafted: Drafted, requests: int, acceptance: Acceptance | None = None
 ) -> tuple[float, float]:
-    """Of the steps in which exactly the requests decode: us a token of each, and tokens a step.
+    """Us a token of each request and tokens a step, of the steps in which exactly these decode.
 
     Args:
         acceptance: that was fixed: what a step of its drafts gives is known then, and which drafts

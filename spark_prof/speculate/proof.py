@@ -63,7 +63,7 @@ def prove(run: SpeculateRun, plain: Sequence[LiveDrafts]) -> None:
 
 
 def prompts_for(prompts: Prompts, requests: int) -> Prompts:
-    """Of a batch size: the first ones, again and again where they are fewer; none of none."""
+    """The prompts of a batch size: the first ones, repeated where there are fewer."""
     return tuple(prompts[at % len(prompts)] for at in range(requests)) if prompts else ()
 
 
@@ -75,7 +75,7 @@ class _Proving:
         self._context = run.options.contexts[0]
 
     def together(self, plain: LiveDrafts, served: LiveDrafts) -> None:
-        """In two engines that live at once, in turns."""
+        """Proves the answer in two engines that live at once, in turns."""
         for number, (requests, drafts) in enumerate(self._best.items()):
             if not self._passes(served, requests, self._floor(plain, requests)):
                 return
@@ -97,7 +97,7 @@ class _Proving:
             self._keep(requests, of_plain, of_served, fixed=served.facts.acceptance_fixed)
 
     def apart(self, *starts: Callable[[], list[LiveDrafts]]) -> None:
-        """In one engine after the other, where memory holds one: first without drafts."""
+        """Proves the answer in one engine after another, first without drafts."""
         floors: dict[int, tuple[Position, ...]] = {}
         generations: list[dict[int, list[Drafted]]] = []
         for start in starts:

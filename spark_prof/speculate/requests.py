@@ -83,7 +83,7 @@ def _is_token(token: object) -> bool:
 
 
 def recorded_acceptance(bundle: Bundle) -> Acceptance:
-    """Of a recording of an engine with drafts; steps in which a request had none are not in it."""
+    """The acceptance in a recording; steps in which a request had no drafts do not count."""
     names = (name.removesuffix(".parquet").rpartition("-rank") for name in bundle.meta.tables)
     replicas = [int(rank) for table, _, rank in names if table == "drafts"]
     counts: dict[tuple[int, int], list[list[int]]] = defaultdict(list)
@@ -124,7 +124,7 @@ def served_acceptance(url: str) -> Acceptance:
 
 
 def acceptance_of_metrics(text: str) -> Acceptance:
-    """Of vLLM's metrics in the text that Prometheus reads, over all of its engines."""
+    """The acceptance by vLLM's metrics, in the text that Prometheus reads, over all engines."""
     sums: dict[str, float] = defaultdict(float)
     positions: dict[int, float] = defaultdict(float)
     for match in _COUNTER.finditer(text):

@@ -96,7 +96,7 @@ def fit_line(rounds: Sequence[Round]) -> Fit | None:
 
 
 def _at(times: Round, width: float) -> float | None:
-    """On the line between the two nearest that were measured."""
+    """The time at a width, on the line between the two nearest that were measured."""
     if width in times:
         return times[int(width)]
     lower = [count for count in times if count < width]

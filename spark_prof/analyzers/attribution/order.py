@@ -84,7 +84,7 @@ def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
 
 
 def _values_of(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Callable[[slice], Int64s]:
-    """The same of the rows of a slice."""
+    """A function that returns the values that `_look_up` has for a slice of the rows."""
     table_keys, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
     if not len(table_keys):
         return lambda block: otherwise[block]
@@ -204,7 +204,7 @@ def _whole_steps(step: Integers) -> Iterator[slice]:
 
 
 def _place_steps(rows: Launched, products: Mapping[str, int]) -> tuple[Codes, Integers]:
-    """The same of some whole steps."""
+    """Components and layers of the kernels of some whole steps."""
     component, layer = np.full(len(rows.step), -1, np.int8), rows.layer.copy()
     attention = (rows.component == CODES["attention"]) | (rows.component == CODES["kv_write"])
     attention &= rows.layer >= 0

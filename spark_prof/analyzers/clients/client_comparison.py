@@ -136,7 +136,7 @@ def client_row(run: BenchmarkRun, *sentences: str) -> ClientRow:
 
 
 def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> ClientRow:
-    """Both sides of the same stretch of time."""
+    """The client's and the engine's figures of the same stretch of time."""
     shared = steps[(steps["begin_ns"] >= placed.begin_ns) & (steps["finish_ns"] <= placed.end_ns)]
     if (shared["decode_requests"] > 0).sum() < _FEWEST:
         return _by_steps(run, steps, "Too few recorded steps lie inside the run.", ())

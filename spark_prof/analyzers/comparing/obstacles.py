@@ -101,7 +101,7 @@ def _setting(config: Mapping[str, Any], keys: Sequence[str]) -> str:
 def _parallel(
     a: ComparedRecording, b: ComparedRecording, eager: tuple[bool, bool]
 ) -> Obstacle | None:
-    """Of runs that are parallel in other ways, the kernels of a rank do other work."""
+    """The obstacle that runs are parallel in other ways, so that a rank's kernels do other work."""
     sizes = [side.report.parallel for side in (a, b)]
     shapes = [size.shape if size else None for size in sizes]
     if not all(eager) or None in shapes or shapes[0] == shapes[1]:

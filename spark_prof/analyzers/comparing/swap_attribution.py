@@ -59,7 +59,7 @@ class SideSteps:
 
 @dataclass(frozen=True)
 class ComponentGain:
-    """One component, or `FOR_THE_HOST`."""
+    """What one component, or `FOR_THE_HOST`, takes on both sides."""
 
     component: str
     a_us: float  # the gaps before its kernels included

@@ -61,7 +61,7 @@ def role_of(name: str) -> str:
 
 
 def padding_of(name: str) -> str:
-    """One of PADDING, or empty."""
+    """The name of the role in PADDING that a kernel's name matches; empty for none."""
     return _first_of(PADDING, name)
 
 

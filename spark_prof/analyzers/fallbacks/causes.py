@@ -98,7 +98,7 @@ def cause_of(
 
 
 def _of_rounding(group: LayerGroup, engine: EngineSetup, activations: str) -> Cause:
-    """Of activations that the checkpoint leaves at 16 bits."""
+    """The cause of a kernel that rounds activations which the checkpoint leaves at 16 bits."""
     marlin = backend_flag(group.kind, "marlin", engine.vllm)
     family = next(source.family for source in group.sources if source.activations)
     return Cause(

@@ -90,7 +90,7 @@ def _explained(
     names: tuple[str, ...], offered: tuple[str, ...], full: Order, version: Version,
     engine: EngineSetup, statements: Sequence[Statement],
 ) -> Missing | None:  # fmt: skip
-    """What took these names off the list."""
+    """The setting that took these backends off the log's list of candidates; None if unknown."""
     lacks = f"the log's list of candidates has none of {', '.join(names)}"
     if not full.since <= version <= full.until:  # what that vLLM's full list is was not read
         return _older(names, offered, full.stored, engine, statements)
@@ -111,7 +111,7 @@ def _older(
     names: tuple[str, ...], offered: tuple[str, ...], weights: str, engine: EngineSetup,
     statements: Sequence[Statement],
 ) -> Missing | None:  # fmt: skip
-    """The same of a vLLM older than those that were read, or of an unknown one."""
+    """As `_explained`, for a vLLM older than those that were read, or an unknown one."""
     variable = _THEIRS.get(weights.partition("_")[0], "")
     names = tuple(name for name in names if name.startswith("FLASHINFER_"))
     is_set = {line.value for line in statements if line.rule.id == "deprecated-variable"}

@@ -71,7 +71,7 @@ def verdicts_of_audit(audit: Audit, findings: Sequence[Finding]) -> tuple[Doctor
 
 
 def verdicts_of_machine(machine: Machine, findings: Sequence[Finding]) -> tuple[DoctorVerdict, ...]:
-    """The same of a machine and what is installed on it."""
+    """The verdicts on a machine and what is installed on it."""
     if findings:
         return tuple(_of_findings(findings))
     if not machine.gpu:

@@ -58,7 +58,7 @@ class Gain:
 
     @property
     def where(self) -> str:
-        """On what it was measured."""
+        """The GPU and the version of vLLM that it was measured on."""
         version = f" with vLLM {self.vllm}" if self.vllm else ""
         return f"{self.machine}{version}"
 
@@ -191,7 +191,7 @@ def _like(
 def _around(
     tokens: float, rows: Iterable[tuple[Tuned, TuningRun]]
 ) -> Iterator[tuple[Tuned, TuningRun]]:
-    """Of the measurements those at the next smaller and the next larger number of tokens."""
+    """The measurements at the next smaller and the next larger number of tokens."""
     ordered = sorted(rows, key=lambda pair: pair[0].work.tokens)
     below = max((r.work.tokens for r, _ in ordered if r.work.tokens <= tokens), default=None)
     above = min((r.work.tokens for r, _ in ordered if r.work.tokens >= tokens), default=None)

@@ -110,7 +110,7 @@ def _slope(report: Report) -> Iterator[Observation]:
 
 
 def _gain(report: Report, cost: ContextCost, kind: LayerKindCost, slope_us: float) -> float | None:
-    """In ms of a token, at the mean recorded context; None where a token is of other steps."""
+    """The gain in ms a token at the mean recorded context; None where a token is of other steps."""
     headline = report.steps.headline_and_screen
     if headline is None or headline.screen.batch != cost.batch or cost.speed is None:
         return None

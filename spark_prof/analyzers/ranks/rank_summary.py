@@ -75,7 +75,7 @@ def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, 
 
 
 def waits_by_length(calls: pd.DataFrame) -> pd.DataFrame:
-    """The same where no clock joins the ranks: all leave a collective together.
+    """The waits in collectives where no clock joins the ranks: all leave a collective together.
 
     Who stays in it the shortest came last, and what others stay longer is their wait. The shortest
     stay is all transfer.
@@ -305,7 +305,7 @@ def _in_collectives(bundle: Bundle, rank: int) -> float:
 
 
 def _lateness(bundle: Bundle, result: _TeamResult) -> Iterator[Lateness]:
-    """Of the steps that are usual decode steps on every rank whose steps are joined.
+    """The lateness of ranks in steps that are usual decode steps on every joined rank.
 
     Of all of them, and of each batch size: what one size says is not true of another.
     """

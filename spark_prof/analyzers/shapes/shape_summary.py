@@ -134,7 +134,7 @@ def _rows_used(
 
 
 def _product(triple: object) -> int:
-    """Of the three numbers of a grid or block; 0 where they are none."""
+    """The product of the three numbers of a grid or block; 0 where they are none."""
     try:
         sides = [int(side) for side in str(triple).split(",")]
     except ValueError:
@@ -248,7 +248,7 @@ def launches_of(
 
 
 def _exact(looked_at: pd.DataFrame, sums: pd.DataFrame) -> pd.DataFrame:
-    """The same with the time and calls that each kernel has over all rows."""
+    """The sampled launches, scaled to the time and calls that each kernel has over all rows."""
     keys = ["name", "component"]
     whole = sums.astype(dict.fromkeys(keys, str)).groupby(keys)[["ns", "calls"]].sum()
     launches = looked_at.astype(dict.fromkeys(keys, str)).reset_index(drop=True)

@@ -118,7 +118,7 @@ class OutlierCell:
 
     @property
     def component(self) -> str:
-        """In which it is an outlier."""
+        """The component in which the layer is an outlier."""
         return self.like.component
 
     @property

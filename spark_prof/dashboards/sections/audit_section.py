@@ -206,7 +206,7 @@ def every_issue(rows: Sequence[KnownIssue]) -> Iterable[Section]:
 
 
 def issue_list(rows: Sequence[KnownIssue]) -> Iterable[Section]:
-    """The same as a list, a paragraph an issue, for a page of any width."""
+    """The known issues as a list, a paragraph an issue, for a page of any width."""
     texts = (
         f"{number}. {row.issue} ({row.date}, {row.kind}; vLLM {window(row)}; "
         f"{row.gpus or 'any GPU'}): {row.what}. As reported: {row.effect}. Try: {attempt(row)}. "

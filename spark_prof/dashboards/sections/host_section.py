@@ -158,7 +158,7 @@ def flame_graph(report: Report) -> Plot:
 
 
 def _colors(frames: Sequence[FlameFrame], parents: Sequence[int]) -> list[str]:
-    """Of the stage that a frame's rule names, else of what called it."""
+    """The colors of frames: of the stage that a rule names for a frame, else of its caller."""
     colors: list[str] = []
     for frame, parent in zip(frames, parents, strict=True):
         stage = stage_of_frame(frame.file, frame.function)

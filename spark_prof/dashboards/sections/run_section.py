@@ -156,7 +156,7 @@ def swapped(report: Report) -> str:
 
 
 def swapped_words(report: Report) -> list[str]:
-    """The same, a slot a word; of a kernel that only names tell the slot alone."""
+    """The swaps, a word each; only the slot where the recording does not name the kernel."""
     return [swap.slot + (f"={swap.kernel}" if swap.kernel else "") for swap in report.run.swaps]
 
 

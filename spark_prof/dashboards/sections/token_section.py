@@ -61,7 +61,7 @@ def sentence(report: Report, where: str = "") -> str:
 
 
 def at_batch(report: Report) -> str:
-    """Of which batch size a report's screen is, where several were recorded; else empty."""
+    """The batch size of a report's screen in words, where several were recorded; else empty."""
     headline = report.steps.headline_and_screen
     if headline is None or len(report.steps.batches) < 2:
         return ""
@@ -177,7 +177,7 @@ def _beyond(chosen: StepAccount) -> list[tuple[str, float]]:
 
 
 def _range(spread: StepSpread) -> str:
-    """From the 10th to the 90th percentile."""
+    """The range from the 10th to the 90th percentile, in words."""
     return between(microseconds(spread.p10), microseconds(spread.p90))
 
 

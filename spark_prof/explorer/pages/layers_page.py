@@ -160,7 +160,7 @@ def _drawn(compared: _PhaseOutliers, measure: str) -> list[Cell]:
 
 
 def _shares(comparison: LayerComparison) -> dict[tuple[int, str], float]:
-    """By how much each cell that has its like is off their median."""
+    """How far each cell is off the median of the cells like it, as a share."""
     return {
         (layer, group.component): us / group.middle_us - 1
         for group in comparison.groups

@@ -201,7 +201,7 @@ def _trace(
 
 
 def _origin() -> str:
-    """Of the page that the browser shows; empty where nothing tells."""
+    """The origin of the page that the browser shows; empty where nothing tells."""
     page = urlsplit(st.context.url or "")
     return f"{page.scheme}://{page.netloc}" if page.netloc else ""
 
