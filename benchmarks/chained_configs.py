@@ -137,7 +137,9 @@ def search(chain: Chain, seconds: float) -> int:
                 change = f"{before} -> {configs[place]}: {present:.4f} to {ms:.4f} ms"
                 print(f"  {name}: {change}", flush=True)
                 # Those that wait for their first turn have it before others have a second one.
-                waiting += [each for each in chain.parts if each not in (*waiting, name)] + [name]
+                waiting += [
+                    part_name for part_name in chain.parts if part_name not in (*waiting, name)
+                ] + [name]
                 break
     return tried
 

@@ -78,14 +78,8 @@ KEYS = frozenset(
 )
 """Fields that are keys of a result's or a report's JSON, which stay as they are."""
 
-UNFINISHED = ("kernels/check/", "kernels/runtime/launch.py")
-UNFINISHED_WORDS = frozenset(["its", "many", "more", "there", "what"])
-"""Names that are still to be replaced in these files."""
-
-TOOL_EXCEPTIONS = frozenset(
-    [("benchmarks/chained_configs.py", "each"), ("benchmarks/node_price.py", "what")]
-)
-"""A name that is still to be replaced, and a key of a result's JSON."""
+TOOL_EXCEPTIONS = frozenset([("benchmarks/node_price.py", "what")])
+"""A key of a result's JSON."""
 
 RIDDLES = ("witness", "contestant", "alone_us", "charged")
 """Words of this program alone: evidence or a source, a competitor, exclusive, attributed."""
@@ -143,8 +137,6 @@ def test_no_value_is_named_by_a_pronoun() -> None:
         for line, name in pronouns_of(tree):
             if (place, name) in KEYS:
                 keys.add((place, name))
-            elif name.strip("_").lower() in UNFINISHED_WORDS and place.startswith(UNFINISHED):
-                continue
             else:
                 named.append(f"spark_prof/{place}:{line}: {name}")
     assert not named

@@ -197,10 +197,10 @@ def judge_attention(
     judgement = judged(out, expected)
     real = (lengths.repeat_interleave(len(qkv) // len(lengths)) > 0) & (slots >= 0)
     at = slots[real] // keys.shape[1], slots[real] % keys.shape[1]
-    for name, new, its in zip(("keys", "values"), results[1:], of_cache, strict=True):
-        its = Expected(its.value[real], its.error[real])
+    for name, new, exact in zip(("keys", "values"), results[1:], of_cache, strict=True):
+        rows = Expected(exact.value[real], exact.error[real])
         bits = new[at]
-        cache_judgement = judged(stored(bits) if bits.dtype == torch.uint8 else bits, its)
+        cache_judgement = judged(stored(bits) if bits.dtype == torch.uint8 else bits, rows)
         if cache_judgement.detail and not judgement.detail:
             judgement = Judgement(cache_judgement.used, f"{name}: {cache_judgement.detail}")
     if judgement.detail:
@@ -213,8 +213,8 @@ def judge_attention(
         torch.equal(memory_of(cache), memory_of(was))
         for cache, was in zip(after, before, strict=True)
     )
-    for cache, its in zip(after, now, strict=True):
-        cache[at] = its
+    for cache, features in zip(after, now, strict=True):
+        cache[at] = features
     return judgement if same else Judgement(None, "the cache is written beside its slots")
 
 
@@ -280,9 +280,9 @@ def attention_cases(device: str) -> Iterator[AttentionCase]:
             yield AttentionCase(64, 8, 64, some, sinks=True, width=width)
             yield AttentionCase(32, 8, 128, some, width=width)
         for tokens in (1, 2, 4, 8, 16):
-            many = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
+            lengths = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
             for window in (0, 128):
-                yield AttentionCase(64, 8, 64, many, window=window, sinks=True)
-            yield AttentionCase(32, 4, 128, many, normed=True)
+                yield AttentionCase(64, 8, 64, lengths, window=window, sinks=True)
+            yield AttentionCase(32, 4, 128, lengths, normed=True)
         yield AttentionCase(64, 8, 64, (32768, 5), sinks=True)
         yield AttentionCase(32, 4, 128, (32768, 32767, 0), normed=True)

@@ -267,7 +267,7 @@ Case = DenseCase | MoeCase | RoutingCase | NormCase
 def special(**fields: str) -> list[str]:
     """What is special about a case, of its inputs by name."""
     return [
-        f"{name}: {what}" for name, what in fields.items() if what not in ("plain", "contiguous")
+        f"{name}: {kind}" for name, kind in fields.items() if kind not in ("plain", "contiguous")
     ]
 
 
@@ -287,7 +287,7 @@ _NOT_OF_CHECKPOINTS: tuple[Recipe, ...] = ("NaN scales", "negative scales", "sca
 """Weights that the package's kernels are tried with and that no model has."""
 
 _FEW = range(1, _MOST_TOKENS + 1)
-_MANY = (17, 130)  # tokens for somebody's own kernels, which may take as many
+_LARGE_BATCHES = (17, 130)  # tokens for somebody's own kernels, which may take as many
 
 _SHAPES = {
     "qkv": ((5120, 2880), (5120, 2048)),
@@ -346,7 +346,7 @@ def _choices(custom: bool) -> Iterator[RoutingCase]:
         # A softmax in float32 is 0 for most of these far apart, and of zeros any may be chosen.
         if not custom or case.logits != "far apart" or "sigmoid" in case.scheme:
             yield case
-    for tokens in (*_FEW, *_MANY) if custom else ():
+    for tokens in (*_FEW, *_LARGE_BATCHES) if custom else ():
         if tokens != 5:
             yield RoutingCase(32, 4, tokens, "the same experts")
         yield RoutingCase(32, 4, tokens, dtype=torch.float32, scheme="softmax of all")
@@ -358,7 +358,7 @@ def _matrices(kind: Format, candidate: KernelCandidate, device: str) -> Iterator
         if not (custom and kind == "mxfp4" and case.recipe == "scales apart by row"):
             yield case
     if custom:
-        for tokens in _MANY:
+        for tokens in _LARGE_BATCHES:
             yield DenseCase(kind, SMALL, tokens, bias=True)
         for tokens in _FEW:
             # The other way round than in `dense_cases`, and tokens that those have for one number.
@@ -382,7 +382,7 @@ def _matrices(kind: Format, candidate: KernelCandidate, device: str) -> Iterator
 def _experts(kind: Format, custom: bool, device: str) -> Iterator[MoeCase]:
     yield from moe_cases(kind)
     if custom:
-        for tokens in _MANY:
+        for tokens in _LARGE_BATCHES:
             yield MoeCase(kind, SMALL_EXPERTS, tokens, "swiglu")
         for tokens in _FEW:
             # The other way round than in `moe_cases`.
@@ -456,7 +456,7 @@ def routing_cases() -> Iterator[RoutingCase]:
 def norm_cases() -> Iterator[NormCase]:
     """Each number of tokens, the widths of models, and each edge."""
     for residual in (False, True):
-        for tokens in (*_FEW, *_MANY):
+        for tokens in (*_FEW, *_LARGE_BATCHES):
             yield NormCase(tokens, 448, residual)
             yield NormCase(tokens, 448, residual, "zeros")
         for columns in (64, 128, 576, 2048, 2880, 4096, 8192):

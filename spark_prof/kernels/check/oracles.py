@@ -204,8 +204,8 @@ def moe_oracle(
     results = Expected(*(x.value.new_zeros(tokens, experts.shape[1], hidden) for _ in "ve"))
     for expert in experts.unique().tolist():
         token, place = (experts == expert).nonzero(as_tuple=True)
-        its = Expected(x.value[token], x.error[token])
-        got = _expert(its, layer, expert, rounded_between)
+        rows = Expected(x.value[token], x.error[token])
+        got = _expert(rows, layer, expert, rounded_between)
         results.value[token, place], results.error[token, place] = got.value, got.error
     return combined(results, weights)
 

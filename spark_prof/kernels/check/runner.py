@@ -82,8 +82,8 @@ def _attempts(candidate: KernelCandidate, device: str) -> Attempts:
         yield case.label, partial(run_case, case, candidate, device)
     if not candidate.is_custom:
         return
-    for kind, (what, probe) in product(formats_of(candidate), PROBES.items()):
-        yield f"{kind}, {what}", partial(_probe, kind, probe, 3, candidate, device)
+    for kind, (name, probe) in product(formats_of(candidate), PROBES.items()):
+        yield f"{kind}, {name}", partial(_probe, kind, probe, 3, candidate, device)
     for kind, tokens in product(formats_of(candidate), (*range(1, 17), 17, 130)):
         label = f"{kind}, {tokens} tokens, other values in the same memory"
         yield label, partial(_probe, kind, reads_when_it_runs, tokens, candidate, device)

@@ -74,9 +74,9 @@ def w4a4_cases(_candidate: KernelCandidate, device: str) -> Iterator[W4a4Case]:
         tokens: int,
         convention: Convention = "divides",
         shards: int = 1,
-        **more: object,
+        **fields: object,
     ) -> W4a4Case:
-        return W4a4Case(DenseCase("nvfp4", shape, tokens, **more), convention, shards)  # type: ignore[arg-type]
+        return W4a4Case(DenseCase("nvfp4", shape, tokens, **fields), convention, shards)  # type: ignore[arg-type]
 
     for tokens in range(1, MOST_TOKENS + 1):
         yield case(SMALL, tokens, bias=tokens % 3 == 1)
