@@ -280,9 +280,9 @@ def attention_cases(device: str) -> Iterator[AttentionCase]:
             yield AttentionCase(64, 8, 64, some, sinks=True, width=width)
             yield AttentionCase(32, 8, 128, some, width=width)
         for tokens in (1, 2, 4, 8, 16):
-            lengths = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
+            request_lengths = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
             for window in (0, 128):
-                yield AttentionCase(64, 8, 64, lengths, window=window, sinks=True)
-            yield AttentionCase(32, 4, 128, lengths, normed=True)
+                yield AttentionCase(64, 8, 64, request_lengths, window=window, sinks=True)
+            yield AttentionCase(32, 4, 128, request_lengths, normed=True)
         yield AttentionCase(64, 8, 64, (32768, 5), sinks=True)
         yield AttentionCase(32, 4, 128, (32768, 32767, 0), normed=True)
