@@ -1,8 +1,9 @@
 """Activations that are written late, by a kernel behind which the one that is checked starts early.
 
-In an engine's graph a kernel may start before the one ahead of it has ended. What it then reads
-before it waits is what was there before. In the source nothing is; an assembler moved such a load
-(ptxas of CUDA 13.0), which only a machine's own compiler can tell.
+In an engine's graph a kernel may start before the one ahead of it has ended, and what it reads
+before it waits may not be written yet. The sources read activations after the wait, but ptxas of
+CUDA 13.0 has moved such a load before it, so this is tried with what the machine's own compiler
+makes of them.
 """
 
 from __future__ import annotations
