@@ -16,7 +16,6 @@ INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { cpu::wait_for_block(); }
 UNCHECKED static void cpu_sync_warp(cpu::Warp& warp) { warp.sync_time = ++cpu::launch.time; }
 INLINE void sync_warp() { cpu::collect("sync_warp", cpu_sync_warp, nullptr); }
-INLINE void hold_order(int) {}
 INLINE void fence() {}
 INLINE void spin(int) {}
 

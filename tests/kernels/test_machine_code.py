@@ -27,7 +27,7 @@ from spark_prof.kernels.registry import ARCHITECTURES, KERNELS
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiler import compile_code
 from spark_prof.kernels.tuning import SHIPPED, read
-from spark_prof.traces.cuda_tools import count_opcodes, find_tool, missing_tool, run_tool
+from spark_prof.traces.cuda_tools import count_opcodes, find_tool, missing_tool
 from spark_prof.traces.readers.cubin import Code, read_code
 from tests.rows import each_row
 
@@ -211,39 +211,6 @@ def test_machine_code_of_what_is_tried_of_bfloat16(tmp_path: Path) -> None:
     sample = list(dict.fromkeys(tried))[::EACH]
     assert {dict(code.defines)["DEPTH"] for code in sample} == {1, 2, 3}
     assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
-
-
-PRODUCTS = 8  # of a unit, for 8 tokens
-
-
-@each_row(
-    "code",
-    [
-        dense_code("fp8", 14336, 1, LinearConfig(16, 16, 2, 0, 1, 1)),
-        dense_code("fp8", 14336, 8, LinearConfig(8, 8, 3, 1, 2, 2)),
-        dense_code("fp8", 4096, 1, LinearConfig(16, 4, 2, 0, 1, 1), norm=True),
-        dense_code("nvfp4", 2048, 1, LinearConfig(24, 8, 2, 0, 1, 1), norm=True),
-        dense_code("bf16", 4096, 1, LinearConfig(8, 8, 2, 0, 2)),
-        gate_up_code("nvfp4", 2048, "silu", 1, MoeConfig(8, 4, 2, 3, 16, 2, 1)),
-        gate_up_code("nvfp4", 2048, "silu", 8, MoeConfig(4, 1, 2, 5, 16, 3, 1)),
-        gate_up_code("mxfp4", 2880, "swiglu", 1, MoeConfig(4, 4, 3, 4, 8, 3, 1)),
-    ],
-)
-@each_row("arch", ["sm_90a", "sm_121a"])
-def test_the_next_unit_is_asked_for_before_the_one_after_this_is_multiplied(
-    code: KernelCode, arch: str, tmp_path: Path
-) -> None:
-    """Else a warp has nothing in flight while it multiplies a whole ring."""
-    tool = find_tool("nvdisasm")
-    if tool is None:
-        pytest.skip(missing_tool("nvdisasm"))
-    path = tmp_path / "code.cubin"
-    path.write_bytes(compile_code(code, arch))
-    lines: list[bytes] = []
-    run_tool([tool, "-c", path], 60, lines.append)
-    found = re.findall(rb"\b(?:HMMA|LDG\.E\.NA)\b", b"\n".join(lines))
-    runs = b"".join(b"H" if name == b"HMMA" else b" " for name in found).split()
-    assert max(map(len, runs)) == PRODUCTS
 
 
 @pytest.mark.slow

@@ -75,7 +75,6 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     };
     auto load = [&](int slot, bool with_x) {
         if (ahead_first < stacks && (WHOLE_RINGS || ahead_unit < UNITS)) {
-            if (TOKEN_TILES == 1) hold_order(tokens);  // of more there are no registers left
             if (MOVES)
                 load_weights(ring[slot], ahead, slot * SPLIT, ahead_unit, eighth);
             else

@@ -114,7 +114,6 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     auto load = [&](int slot, bool with_weights) {
         const int later = slot * SPLIT, unit = ahead_unit + later;
         if (ahead_round < rounds && (WHOLE_RINGS || unit < UNITS)) {
-            if (TOKEN_TILES == 1) hold_order(tokens);
             if (with_weights) load_weights(ring[slot], ahead, later, unit, eighth);
             load_activations(ring_x[slot], ahead_x, later, unit);
         }

@@ -22,12 +22,6 @@ INLINE u32 lane_id() { return threadIdx.x & 31u; }
 INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { __syncthreads(); }
 INLINE void sync_warp() { __syncwarp(); }
-// Keeps loads that stand here ahead of the products that follow. Nothing waits for them before the next
-// round of their ring, so ptxas moves the loads of all its units behind all their products, and less is
-// in flight; it moves none over this exit. never: what the kernel was given and what is never -1.
-INLINE void hold_order(int never) {
-    asm volatile("{.reg .pred p; setp.eq.s32 p, %0, -1; @p exit;}" :: "r"(never));
-}
 // What this thread has written is seen by whoever sees an atomic of its block after this.
 INLINE void fence() { __threadfence(); }
 
