@@ -105,6 +105,7 @@ class NormedLinearLayer:
     name: str  # the path of the model's layer
     norm: NormLayer
     linear: LinearLayer
+    is_copy: bool = False  # whether the model has the matrix in several
 
 
 @dataclass(frozen=True, eq=False)

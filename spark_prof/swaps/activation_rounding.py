@@ -51,7 +51,7 @@ def rounded_by(point: SwapPoint) -> Rounded:
     if point.kind == "normed mlp" and layer:
         return _of_matrix(layer.mlp.gate_up_proj)
     if point.kind in ("matrix", "normed matrix"):
-        return _of_matrix(layer.attention.qkv_proj if layer else point.module)
+        return _of_matrix(layer.matrices[0] if layer else point.module)
     return ""
 
 

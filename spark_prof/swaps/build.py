@@ -152,16 +152,11 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[BuiltRe
 
 def _replaces(part: SwapPoint, point: SwapPoint) -> bool:
     """Whether a part of a decoder layer computes what fills a point of another slot."""
-    inner = f"{point.name}.".startswith(f"{replaced_by(part.kind, part.name)}.")
-    return point.slot != "layer" and inner
-
-
-def replaced_by(part: Kind, path: str) -> str:
-    """The path of the module whose matrices and experts a part of a decoder layer replaces.
-
-    replaced_by("normed experts", "layers.0.mlp.experts") == "layers.0.mlp"
-    """
-    return path.removesuffix(".experts") if part == "normed experts" else path
+    modules = LayerModules.of(part.module)
+    if point.slot == "layer" or modules is None:
+        return False
+    replaced = modules.replaced(part.kind)  # type: ignore[arg-type]
+    return any(point.module is inner for module in replaced for inner in module.modules())
 
 
 def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:

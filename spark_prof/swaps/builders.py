@@ -181,7 +181,8 @@ def _normed_linear(
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return normed_linear(x, residual, norm, packed, bias, configs[len(x)], dependent=True)
 
-    memory = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
+    in_place = form == "bf16" and not layer.is_copy
+    memory = norm.weight.nbytes + (0 if in_place else packed.bytes)
     line = line or f"norm and {form} {packed.rows} x {columns}, 1 to {LARGEST_BATCH} tokens"
     return Replacement(run, LARGEST_BATCH, bits, memory, line, parts=(packed, configs))
 

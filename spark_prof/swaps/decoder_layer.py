@@ -2,7 +2,8 @@
 
 Slot `layer`. How a class of vLLM writes its layer is a row of `FORMS`. Each of the three parts can
 be replaced by itself; what is not, what has more tokens than a kernel takes, and what is no
-decoding runs as vLLM has it (`layer_parts.py`).
+decoding runs as vLLM has it (`layer_parts.py`). A layer whose attention is of another kind, such as
+MLA, Mamba or a gated delta net, has but the parts with norms.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from spark_prof.kernels.candidate import (
     NormedMlpLayer,
 )
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.swaps.joined_weights import add_shared, joined_matrix
 from spark_prof.swaps.live_weights import (
-    add_shared,
     check_layout,
     read_experts,
     read_linear,
@@ -36,12 +37,15 @@ from spark_prof.swaps.live_weights import (
 class Form(NamedTuple):
     """Attributes of a decoder layer's modules in which classes differ."""
 
-    # The module of qkv_proj, rotary_emb, attn and o_proj; empty where it is of another kind, so
-    # that only its norm and experts are a part: `mlp` then follows on `norm`.
+    # The module of qkv_proj, rotary_emb, attn and o_proj; empty where it is of another kind.
     attention: str
     gate: str = ""  # the router's matrix, of `mlp`; empty where there are no experts
     norm: str = "post_attention_layernorm"  # before `mlp`
-    mlp: str = "mlp"
+    mlp: str = "mlp"  # empty where a layer has none
+    first_norm: str = "input_layernorm"
+    # Of an attention of another kind: which matrices alone read what the first norm makes, in each
+    # way in which the class has them.
+    matrices: tuple[tuple[str, ...], ...] = ()
 
 
 FORMS: Mapping[str, Form] = {
@@ -50,12 +54,40 @@ FORMS: Mapping[str, Form] = {
     "LlamaDecoderLayer": Form("self_attn"),
     "Qwen2DecoderLayer": Form("self_attn"),
     "Qwen3DecoderLayer": Form("self_attn"),
-    "DeepseekV2DecoderLayer": Form("", "gate"),  # of DeepSeek-V3, too
-    "Glm4MoeDecoderLayer": Form("", "gate"),
-    "Qwen3NextDecoderLayer": Form("", "gate"),
+    "DeepseekV2DecoderLayer": Form(  # of DeepSeek-V3, too
+        "",
+        "gate",
+        matrices=(
+            ("self_attn.fused_qkv_a_proj",),
+            ("self_attn.kv_a_proj_with_mqa", "self_attn.q_proj"),
+        ),
+    ),
+    "Glm4MoeDecoderLayer": Form("", "gate", matrices=(("self_attn.qkv_proj",),)),
+    "Qwen3NextDecoderLayer": Form(
+        "",
+        "gate",
+        matrices=(
+            ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"),
+            ("self_attn.qkv_proj",),
+        ),
+    ),
     "NemotronHMoEDecoderLayer": Form("", "gate", "norm", "mixer"),
+    "NemotronHMambaDecoderLayer": Form(
+        "", mlp="", first_norm="norm", matrices=(("mixer.in_proj",),)
+    ),
+    "NemotronHAttentionDecoderLayer": Form(
+        "", mlp="", first_norm="norm", matrices=(("mixer.qkv_proj",),)
+    ),
 }
-"""By the class of a decoder layer; one with an attention has input_layernorm, too."""
+"""By the class of a decoder layer."""
+
+_OTHER_READERS = (
+    ("self_attn.indexer", "its indexer reads what its norm makes, too"),
+    ("self_attn.g_proj", "a gate of its attention reads what its norm makes, too"),
+    ("use_sequence_parallel_moe", "its tokens are spread over ranks (sequence parallel)"),
+    ("use_attn_reduce_scatter_for_moe", "its tokens are spread over ranks (sequence parallel)"),
+)
+"""What a layer may have for which a norm and the matrices behind it cannot be one."""
 
 _ARGUMENTS = {"positions", "hidden_states", "residual"}
 """Of a layer's `forward`; a drafter's of the same name may have others."""
@@ -76,40 +108,58 @@ _ROTATIONS = ("RotaryEmbedding", "YaRNScalingRotaryEmbedding", "Llama3RotaryEmbe
 class LayerModules:
     """The modules of a decoder layer that its parts are made of."""
 
-    first_norm: Any  # None where only the experts are a part, as attention
-    attention: Any
-    second_norm: Any
-    mlp: Any
+    first_norm: Any  # None where only the experts are a part
+    matrices: tuple[Any, ...]  # that read what it makes, none where only the experts are a part
+    attention: Any  # None where it is of another kind
+    second_norm: Any  # None without `mlp`
+    mlp: Any  # None where it is no part
     gate: Any  # None where there are no experts
 
     @classmethod
     def of(cls, layer: Any) -> LayerModules | None:
-        """Those of a layer of a class in `FORMS` that has experts or a known MLP, else None."""
+        """Those of a layer of a class in `FORMS` that has a part, else None.
+
+        A layer whose attention is a part has experts or a known MLP as well.
+        """
         form = FORMS.get(type(layer).__name__)
         if form is None or (form.attention and not _ARGUMENTS.issuperset(arguments_of(layer))):
             return None
-        mlp = getattr(layer, form.mlp, None)
+        mlp = _module_of(layer, form.mlp)
         has_experts = hasattr(getattr(mlp, "experts", None), "routed_experts")
         if not has_experts and (type(mlp).__name__ not in _MLPS or not form.attention):
+            mlp = None
+        paths = matrix_paths(layer)
+        needed = all if form.attention else any
+        if not needed((paths, mlp is not None)):
             return None
         return cls(
-            layer.input_layernorm if form.attention else None,
-            getattr(layer, form.attention) if form.attention else None,
-            getattr(layer, form.norm),
+            _module_of(layer, form.first_norm) if paths else None,
+            tuple(_module_of(layer, path) for path in paths),
+            _module_of(layer, form.attention),
+            None if mlp is None else _module_of(layer, form.norm),
             mlp,
-            getattr(mlp, form.gate) if has_experts else None,
+            _module_of(mlp, form.gate) if has_experts else None,
         )
 
     @property
     def owners(self) -> Mapping[Part, Any]:
         """The layer's parts in their order, each with the module that its kernels count to."""
-        attention, mlp = self.attention, self.mlp
-        last: dict[Part, Any] = (
-            {"normed mlp": mlp} if self.gate is None else {"normed experts": mlp.experts}
-        )
-        if attention is None:
-            return last
-        return {"normed matrix": attention.qkv_proj, "attention": attention.attn, **last}
+        owners: dict[Part, Any] = {}
+        if self.matrices:
+            owners["normed matrix"] = self.matrices[0]
+        if self.attention is not None:
+            owners["attention"] = self.attention.attn
+        if self.gate is not None:
+            owners["normed experts"] = self.mlp.experts
+        elif self.mlp is not None:
+            owners["normed mlp"] = self.mlp
+        return owners
+
+    def replaced(self, part: Part) -> tuple[Any, ...]:
+        """The modules of matrices and experts that a part computes, each with those in it."""
+        if part == "normed matrix":
+            return self.matrices
+        return (self.attention.attn,) if part == "attention" else (self.mlp,)
 
     @property
     def shared(self) -> bool:
@@ -127,15 +177,34 @@ def arguments_of(layer: Any) -> list[str]:
     return list(inspect.signature(type(layer).forward).parameters)[1:]
 
 
+def matrix_paths(layer: Any) -> tuple[str, ...]:
+    """The paths of the matrices that read what a layer's first norm makes, empty for none known."""
+    form = FORMS[type(layer).__name__]
+    ways = ((f"{form.attention}.qkv_proj",),) if form.attention else form.matrices
+    there = (way for way in ways if all(_module_of(layer, path) is not None for path in way))
+    return next(there, ())
+
+
+def _module_of(layer: Any, path: str) -> Any:
+    """The module at a path of names, None where one is missing or the path is empty."""
+    for name in path.split("."):
+        layer = getattr(layer, name, None) if name else None
+    return layer
+
+
 def parts_of(name: str, layer: Any) -> Iterator[tuple[Part, str]]:
     """Each part of a decoder layer, and the path of the module that its kernels count to."""
     modules = LayerModules.of(layer)
     assert modules is not None
     form = FORMS[type(layer).__name__]
-    last = form.mlp if modules.gate is None else f"{form.mlp}.experts"
-    inner = (f"{form.attention}.qkv_proj", f"{form.attention}.attn") if form.attention else ()
-    paths = (*inner, last)
-    yield from zip(modules.owners, (f"{name}.{path}" for path in paths), strict=True)
+    paths: dict[Part, str] = {
+        "normed matrix": next(iter(matrix_paths(layer)), ""),
+        "attention": f"{form.attention}.attn",
+        "normed experts": f"{form.mlp}.experts",
+        "normed mlp": form.mlp,
+    }
+    for part in modules.owners:
+        yield part, f"{name}.{paths[part]}"
 
 
 def read_part(
@@ -151,8 +220,7 @@ def read_part(
     if part == "attention":
         return _read_attention(name, modules.attention)
     if part == "normed matrix":
-        norm = read_norm(name, modules.first_norm)
-        return NormedLinearLayer(name, norm, read_linear(name, modules.attention.qkv_proj, "qkv"))
+        return _read_matrices(name, layer, modules)
     if part == "normed mlp":
         return _read_mlp(name, modules)
     runner = modules.mlp.experts
@@ -176,6 +244,20 @@ def read_part(
         getattr(modules.gate, "out_dtype", None) == torch.float32,
         gate is not stored,
     )
+
+
+def _read_matrices(name: str, layer: Any, modules: LayerModules) -> NormedLinearLayer:
+    for path, reason in _OTHER_READERS:
+        if _module_of(layer, path):
+            raise KernelError(reason)
+    norm, matrices = read_norm(name, modules.first_norm), modules.matrices
+    several = len(matrices) > 1
+    for matrix in matrices:
+        if getattr(matrix, "gather_output", False):
+            raise KernelError("ranks collect the product of its matrix")
+        if several and getattr(matrix, "bias", None) is not None:
+            raise KernelError("one of several matrices behind its norm has a bias")
+    return NormedLinearLayer(name, norm, joined_matrix(name, matrices, "qkv"), several)
 
 
 def _in_bfloat16(gate: LinearLayer) -> LinearLayer:

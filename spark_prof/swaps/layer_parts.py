@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,16 +84,17 @@ def _normed(
 
 
 class NormedMatrix(SwappablePart):
-    """The norm of the residual stream, and qkv."""
+    """The norm of the residual stream, and qkv or what else reads it."""
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
-        """The part as vLLM's own modules compute it."""
+        """The part as vLLM's own modules compute it, the products side by side."""
         y, total = _normed(self.modules.first_norm, x, residual, self.opaque)
-        return product_of(self.modules.attention.qkv_proj(y)), total
+        products = [product_of(own_forward(matrix)(y)) for matrix in self.modules.matrices]
+        return products[0] if len(products) == 1 else torch.cat(products, dim=-1), total
 
     def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
         """The arguments of a replacement: also the matrix's bias, which may be None."""
-        bias = getattr(self.modules.attention.qkv_proj, "bias", None)
+        bias = getattr(self.modules.matrices[0], "bias", None)
         return x, None if residual is None else residual.contiguous(), bias
 
 
@@ -204,7 +206,10 @@ def swap_layer(layer: Any, bodies: Mapping[Part, SwappablePart], compiled: bool)
         calls[part] = _operator(layer, part, body) if compiled else body.call
     layer.spark_prof_parts = calls
     if modules.attention is None:
-        _swap_mlp(modules, calls["normed experts"])
+        if "normed matrix" in bodies:
+            _swap_matrices(modules, calls["normed matrix"])
+        if "normed experts" in bodies:
+            _swap_mlp(modules, calls["normed experts"])
         return
     matrix, attention, mlp = calls.values()
     o_proj = modules.attention.o_proj
@@ -225,19 +230,59 @@ def own_forward(module: Any) -> Callable[..., Any]:
     return call
 
 
+def _swap_matrices(modules: LayerModules, call: Callable[..., Any]) -> None:
+    """Puts a norm and matrices in the norm's place; each matrix then returns its columns of that.
+
+    What else reads the norm's result asks for its rows, dtype and device alone.
+    """
+    _swap_norm(modules.first_norm, call)
+    begin, several = 0, len(modules.matrices) > 1
+    for matrix in modules.matrices:
+        end = begin + output_rows(matrix)
+        columns = (begin, end) if several else None
+        matrix.spark_prof_stock = matrix.forward
+        matrix.forward = partial(_columns_of, columns, getattr(matrix, "return_bias", True))
+        begin = end
+
+
+def _columns_of(
+    columns: tuple[int, int] | None, returns_bias: bool, x: torch.Tensor
+) -> torch.Tensor | tuple[torch.Tensor, None]:
+    """What a linear layer returns whose product is in those columns of its input, None for all.
+
+    Contiguous: kernels behind it may go by that.
+    """
+    y = x if columns is None else x[..., slice(*columns)].contiguous()
+    return (y, None) if returns_bias else y
+
+
 def _swap_mlp(modules: LayerModules, call: Callable[..., Any]) -> None:
     """Puts a norm and experts in the norm's place, behind which `mlp` returns what it is given."""
-    norm, mlp = modules.second_norm, modules.mlp
-    norm.spark_prof_stock, mlp.spark_prof_stock = norm.forward, mlp.forward
-
-    def normed_mlp(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        y, total = call(x, residual)
-        return y if residual is None else (y, total)
+    _swap_norm(modules.second_norm, call)
+    mlp = modules.mlp
+    mlp.spark_prof_stock = mlp.forward
 
     def same(x: torch.Tensor) -> torch.Tensor:
         return x
 
-    norm.forward, mlp.forward = normed_mlp, same
+    mlp.forward = same
+
+
+def _swap_norm(norm: Any, call: Callable[..., Any]) -> None:
+    """Lets a norm return what a part computes of its arguments."""
+    norm.spark_prof_stock = norm.forward
+
+    def forward(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        y, total = call(x, residual)
+        return y if residual is None else (y, total)
+
+    norm.forward = forward
+
+
+def output_rows(matrix: Any) -> int:
+    """The rows of a linear layer's matrix on this rank."""
+    rows = getattr(matrix, "output_size_per_partition", None)
+    return int(matrix.output_size if rows is None else rows)
 
 
 _BODIES: dict[int, SwappablePart] = {}
@@ -251,14 +296,13 @@ def _operator(layer: Any, part: Part, body: SwappablePart) -> Callable[..., Any]
     layer.register_buffer(buffer, key, persistent=False)
     _BODIES[key.data_ptr()] = body
     operators = torch.ops.spark_prof
-    attention = body.modules.attention
     if part == "normed matrix":
-        rows = int(attention.q_size + 2 * attention.kv_size)
+        rows = sum(map(output_rows, body.modules.matrices))
         return lambda x, residual: operators.normed_matrix(
             x, residual, getattr(layer, buffer), rows
         )
     if part == "attention":
-        width = int(attention.q_size)
+        width = int(body.modules.attention.q_size)
         return lambda qkv, positions: operators.attention(
             qkv, positions, getattr(layer, buffer), width
         )

@@ -53,7 +53,7 @@ def works_of_part(point: SwapPoint) -> tuple[TrialWork, ...]:
     if not first:
         clear = partial(_clear, modules, both)
         return (TrialWork((width, "experts"), clear, (), stock_result, (LARGE, SAME_TOKEN)),)
-    bias = getattr(modules.attention.qkv_proj, "bias", None)
+    bias = getattr(modules.matrices[0], "bias", None)
     fixed = (bias.detach() if isinstance(bias, torch.Tensor) else None,)
     return (
         TrialWork((width, "first"), tokens, (None, *fixed), stock_result),

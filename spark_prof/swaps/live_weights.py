@@ -9,9 +9,8 @@ its own `wkey`. Read in vLLM 0.24 to 0.33; a class that has another name there h
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -27,7 +26,6 @@ from spark_prof.kernels.formats import (
     MxFp4,
     NvFp4,
     QuantizedWeight,
-    TwoStacks,
     pack_nibbles,
 )
 from spark_prof.kernels.kernel_error import KernelError
@@ -420,89 +418,6 @@ def read_experts(name: str, runner: Any) -> ExpertsLayer:
     backend = getattr(getattr(module.quant_method, "unquantized_backend", None), "name", "")
     stays = backend in ("TRITON", "BATCHED_TRITON")
     return ExpertsLayer(name, gate_up, down, gate_up_bias, down_bias, activation, router, stays)
-
-
-_MLP_ACTIVATIONS = {"SiluAndMul": "silu", "ReLUSquaredActivation": "relu2"}
-"""What experts call it, by vLLM's class."""
-
-
-def add_shared(layer: ExpertsLayer, mlp: Any) -> ExpertsLayer:
-    """The experts, and behind them an MLP that every token takes: as many more of their width."""
-    if _MLP_ACTIVATIONS.get(type(mlp.act_fn).__name__) != layer.activation.name:
-        raise KernelError("its shared expert has another activation than the others")
-    gated = layer.activation.halves == 2
-    projections = mlp.gate_up_proj if gated else mlp.up_proj, mlp.down_proj
-    if any(getattr(projection, "bias", None) is not None for projection in projections):
-        raise KernelError("its shared expert has a bias")
-    gate_up, down = (read_linear(layer.name, part, "mlp").weight for part in projections)
-    for shared, routed in ((gate_up, layer.gate_up), (down, layer.down)):
-        if type(shared) is not type(routed):
-            raise KernelError(
-                f"its shared expert is {_format_of(shared)}, the others are {_format_of(routed)}"
-            )
-    count, rest = divmod(down.shape[-1], layer.down.shape[-1])
-    if rest:
-        raise KernelError(
-            f"its shared expert is {down.shape[-1]} wide, and the others are {layer.down.shape[-1]}"
-        )
-    return replace(
-        layer,
-        gate_up=_stacked(layer.gate_up, gate_up, partial(_split_rows, count, 1 + gated)),
-        down=_stacked(layer.down, down, partial(_split_columns, count)),
-        router=replace(layer.router, always=count),
-    )
-
-
-def _format_of(weight: QuantizedWeight | torch.Tensor) -> str:
-    return "not quantized" if isinstance(weight, torch.Tensor) else type(weight).__name__
-
-
-def _split_rows(count: int, halves: int, part: torch.Tensor) -> torch.Tensor:
-    """Rows of gate, then of up, or of up alone, as [count, rows of both, ...]."""
-    return part.unflatten(0, (halves, count, -1)).transpose(0, 1).flatten(1, 2)
-
-
-def _split_columns(count: int, part: torch.Tensor) -> torch.Tensor:
-    """Columns [N, count * K] as [count, N, K]; of a scale of each row, for all."""
-    if part.shape[-1] == 1:
-        return part.expand(count, -1, -1)
-    return part.unflatten(-1, (count, -1)).movedim(1, 0)
-
-
-def _stacked(
-    experts: QuantizedWeight | torch.Tensor | TwoStacks,
-    shared: QuantizedWeight | torch.Tensor,
-    split: Callable[[torch.Tensor], torch.Tensor],
-) -> QuantizedWeight | TwoStacks:
-    """Experts and, behind them, those that a matrix is split into; BF16 experts stay in place."""
-
-    def both(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        kind = one.dtype
-        if kind.itemsize == 1:  # of which not all can be joined as they are
-            one, other = one.view(torch.uint8), other.view(torch.uint8)
-        return torch.cat([one, split(other)]).contiguous().view(kind)
-
-    if isinstance(experts, torch.Tensor) and isinstance(shared, torch.Tensor):
-        return TwoStacks(experts, split(shared).contiguous())
-    if isinstance(experts, MxFp4) and isinstance(shared, MxFp4):
-        return MxFp4(both(experts.packed, shared.packed), both(experts.scales, shared.scales))
-    if isinstance(experts, Fp8Rows) and isinstance(shared, Fp8Rows):
-        scales = both(experts.scales[..., None], shared.scales[..., None]).squeeze(-1)
-        return Fp8Rows(both(experts.values, shared.values), scales)
-    if not (isinstance(experts, NvFp4) and isinstance(shared, NvFp4)):
-        raise KernelError(
-            "shared experts are read in NVFP4, MXFP4, FP8 with scales of rows and BF16, not"
-            f" {_format_of(shared)}"
-        )
-    one, other = experts.global_scale, shared.global_scale
-    if one.convention != other.convention:
-        raise KernelError("the global scales of its shared expert are the other way round")
-    rows = (weight.packed.shape[:-1] for weight in (experts, shared))
-    values = [
-        scale.value.expand(*shape, 1) for scale, shape in zip((one, other), rows, strict=True)
-    ]
-    scale = GlobalScale(both(*values), one.convention)
-    return NvFp4(both(experts.packed, shared.packed), both(experts.scales, shared.scales), scale)
 
 
 def _refuse(module: Any) -> None:

@@ -25,6 +25,7 @@ from spark_prof.swaps.builders import (
     quantized_matrix,
 )
 from spark_prof.swaps.guard import GuardedReplacement, logger
+from spark_prof.swaps.layer_parts import output_rows
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.live_weights import read_linear, read_router
 from spark_prof.swaps.swap_settings import Swap
@@ -113,6 +114,8 @@ def of_part(part: Replacement, of: Swap, point: SwapPoint, swap: Swap) -> Replac
         # Behind them lie those of a shared expert, which no logits name.
         return kept_experts(replace(packed, count=router.experts), router, insist)
     if point.slot == "qkv" and isinstance(packed, PackedLinear):
+        if packed.rows != output_rows(point.module):
+            raise KernelError("slot layer failed here, and has packed several matrices as one")
         if part.bits == "kept" and swap.kernel in _SAME_BITS:
             return kept_matrix(packed, swap.slot, insist)
         if part.bits == "changed" and swap.kernel == of.kernel:

@@ -9,12 +9,12 @@ from spark_prof.analyzers.model import Report
 from spark_prof.rules.tune_candidates import EXPERTS_LAYER_MODELS, IN_LAYER, LAYER_MODELS, SWAPS
 
 _FORMATS_BESIDE_SHARED = ("nvfp4", "mxfp4", "fp8", "bf16")
-"""Of experts that are joined with a shared one: as `swaps.live_weights.add_shared` takes them."""
+"""Of experts that are joined with a shared one: as `swaps.joined_weights.add_shared` takes them."""
 
 _FORMATS: Mapping[str, tuple[str, ...]] = {swap.slot: swap.formats for swap in SWAPS}
 
-_EXPERTS_PART = ("norm", "router", "experts", "shared_experts")
-"""Components of the one part that is replaced where a layer's attention is of another kind."""
+_NORMED_PARTS = ("norm", "qkv", "router", "experts", "shared_experts")
+"""Components of the parts that are replaced where a layer's attention is of another kind."""
 
 _GROUPED = "DeepseekV3ForCausalLM"
 
@@ -22,9 +22,9 @@ _GROUPED = "DeepseekV3ForCausalLM"
 def layer_components(architecture: str) -> tuple[str, ...]:
     """Components whose kernels slot `layer` has in a model of that class.
 
-    layer_components("DeepseekV2ForCausalLM") == ("norm", "router", "experts", "shared_experts")
+    layer_components("DeepseekV2ForCausalLM")[:3] == ("norm", "qkv", "router")
     """
-    return _EXPERTS_PART if architecture in EXPERTS_LAYER_MODELS else IN_LAYER
+    return _NORMED_PARTS if architecture in EXPERTS_LAYER_MODELS else IN_LAYER
 
 
 def why_no_experts(report: Report, architecture: str) -> str:
@@ -56,7 +56,7 @@ def slots_beside_layer(report: Report, architecture: str) -> frozenset[str]:
     if architecture not in LAYER_MODELS:
         return frozenset()
     slots = set()
-    if architecture in EXPERTS_LAYER_MODELS:  # projections, and MLPs of layers without experts
+    if architecture in EXPERTS_LAYER_MODELS:  # MLA's further projections, MLPs without experts
         slots |= {"qkv", "mlp"} & components
     stored = stored_format(report, "experts") if "experts" in components else ""
     if stored and why_no_experts(report, architecture):

@@ -122,7 +122,7 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
     if dense:
         condition = "norms, qkv, attention and mlp of a layer run as 4 kernels"
     elif experts_only:
-        condition = "norm, router and experts of a layer run as 3 kernels"
+        condition = "norms, qkv, router and experts of a layer run as 4 kernels"
     condition += "; nobody measured it" if unmeasured else ""
     components = layer_components(facts.architecture)
     finding, most_ms = most_promising(report, _about(components, report), components)
@@ -141,7 +141,7 @@ def _sets(
     inside = {"moe", "router", "qkv", "mlp"} - slots_beside_layer(report, facts.architecture)
     same_weights = {slot: word for slot, word in every.items() if not word.endswith("!")}
     same_weights = same_weights if set(same_weights) - {"router", "layer"} else every
-    if "layer" in same_weights and "qkv" in {*four_bits} & inside:
+    if "layer" in same_weights and "qkv" in four_bits:
         four_bits = {**four_bits, "layer": "layer=mxfp4"}
     components = {swap.slot: swap.components for swap in SWAPS}
     components["layer"] = layer_components(facts.architecture)

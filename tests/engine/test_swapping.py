@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,22 +216,34 @@ def test_what_fails_on_one_rank_falls_back_on_both(
         assert why == (own if number else f"vLLM's own kernel runs on rank 1: {own}")
 
 
+PARTS_BESIDE_ATTENTION = {
+    "deepseek-v2": {"self_attn.kv_a_proj_with_mqa": 4, "mlp.experts": 2},
+    "nemotron-h": {"mixer.in_proj": 2, "mixer.qkv_proj": 1},
+    "qwen3-next": {"linear_attn.in_proj_qkvz": 2, "self_attn.qkv_proj": 2, "mlp.experts": 4},
+}
+"""Which parts of layers whose attention is vLLM's are replaced, and in how many layers."""
+
+
 @pytest.mark.slow
-def test_norm_and_experts_behind_another_attention_say_what_vllm_says(
-    environment: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("name", PARTS_BESIDE_ATTENTION)
+def test_norms_beside_another_attention_say_what_vllm_says(
+    name: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """DeepSeek-V2's: experts with a shared one, in the layers that have any."""
-    (row,) = (row for row in ARCHITECTURES if row.name == "deepseek-v2")
-    (tmp_path / "config.json").write_text(json.dumps(config_of(row, small=True)))
+    """With the matrices behind them: two of MLA's and of a gated delta net; and with experts."""
+    (row,) = (row for row in ARCHITECTURES if row.name == name)
+    config = config_of(row, small=True) | {"hybrid_override_pattern": "M*-M-"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     sides = {"a": (), "b": parse_swaps(_kernel("layer", "right"))}
     settings = SwapSettings(sides).to_json()
-    answered = _answer(environment | ONE_PROCESS, tmp_path, "compiled", settings, "a", "b")
+    mode = "compiled" if name == "deepseek-v2" else "eager"
+    answered = _answer(environment | ONE_PROCESS, tmp_path, mode, settings, "a", "b")
     assert _same_begin(answered) >= 0.5
     assert answered.told["fault"] == ""
-    assert len(answered.told["swaps"]) == 2
     for swap in answered.told["swaps"]:
-        assert (swap["state"], swap["name"].endswith(".mlp.experts")) == ("live", True)
+        assert swap["state"] == "live", swap
         assert swap["calls"]["b"] >= TOKENS - 1
+    roles = Counter(role_of(swap["name"]) for swap in answered.told["swaps"])
+    assert roles == PARTS_BESIDE_ATTENTION[name]
 
 
 ARCHITECTURE_SLOTS = {

@@ -60,6 +60,7 @@ class Matrix(nn.Module):
         weight = torch.linspace(-1, 1, rows * columns).reshape(rows, columns)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None
+        self.output_size = rows
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
         return x @ self.weight.T, None

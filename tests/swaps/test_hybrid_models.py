@@ -21,12 +21,14 @@ from spark_prof.kernels.candidate import (  # noqa: E402
     ExpertsLayer,
     LinearLayer,
     NormedExpertsLayer,
+    NormedLinearLayer,
     RouterLayer,
 )
 from spark_prof.kernels.check.inputs import decode, make_activations, make_logits  # noqa: E402
 from spark_prof.kernels.check.oracles import (  # noqa: E402
     linear_oracle,
     moe_oracle,
+    normed_linear_oracle,
     routing_oracle,
 )
 from spark_prof.kernels.check.verdict import Judgement, judge  # noqa: E402
@@ -148,8 +150,9 @@ def narrow_model(name: str, folder: Path) -> Iterator[Any]:
         ignored += [f"model.layers.1.self_attn.{part}_proj" for part in "qkv"]
     before = torch.get_default_dtype()
     with ExitStack() as stack:
-        model = stack.enter_context(vllm_layers.whole_model(config, folder))
         stack.callback(torch.set_default_dtype, before)
+        torch.set_default_dtype(torch.bfloat16)
+        model = stack.enter_context(vllm_layers.whole_model(config, folder))
         torch.set_default_dtype(torch.float32)
         fill_dummy(model, 1)
         yield model
@@ -201,7 +204,7 @@ def layer_of_experts(name: str, folder: Path) -> Iterator[tuple[Any, BuiltReplac
                 weight = layer.mixer.gate.weight  # of a checkpoint in BF16
                 weight.data.copy_(weight.bfloat16())
         places = build_all(model, {"b": parse_swaps(CASES["nemotron-3-nano-fp8-layer"].b)})
-        (place,) = (place for place in places if place.point.slot == "layer")
+        (place,) = (place for place in places if place.point.kind == "normed experts")
         yield place.point.module, place
 
 
@@ -236,7 +239,45 @@ def test_norm_router_and_experts_of_nemotron_are_one_part(tokens: int, tmp_path:
         results = torch.einsum("etn,ekn->tek", every, down)  # of each expert
         expected = (results[torch.arange(tokens)[:, None], chosen] * shares[..., None]).sum(1)
         expected += results[:, router.experts :].sum(1)
-        assert float((y.double() - expected).norm() / expected.norm()) < 2.0**-7
+        assert float(((y.double() - expected).norm() / expected.norm()).detach()) < 2.0**-7
+
+
+NORMED: Mapping[str, dict[str, str]] = {
+    "nemotron-3-nano-fp8": {"mixer.in_proj": "fp8", "mixer.qkv_proj": "fp8"},
+    "qwen3-next-80b-a3b-nvfp4": {
+        "linear_attn.in_proj_qkvz": "cannot take a bfloat16 matrix of 1544 x 256",
+        "self_attn.qkv_proj": "bf16",
+    },
+}  # fmt: skip
+"""By the role of the first matrix behind a norm, how the part's line or its reason begins."""
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_norms_and_the_matrices_behind_them_are_parts(name: str, tmp_path: Path) -> None:
+    with narrow_model(name, tmp_path) as model:
+        places = build_all(model, {"b": parse_swaps("layer=spark_prof!")})
+        places = [place for place in places if place.point.kind == "normed matrix"]
+        lines: dict[str, str] = {}
+        for place in places:
+            point, choice = place.point, place.choices["b"]
+            role = role_of(point.name)
+            if choice.replacement is None:
+                lines[role] = choice.why
+                continue
+            lines[role] = choice.replacement.line.removeprefix("norm and ")
+            part = read_part(point.name, point.module, "normed matrix")
+            assert isinstance(part, NormedLinearLayer)
+            x, residual = (make_activations("plain", 5, 256, seed, "cpu") for seed in (1, 2))
+            y, total = choice.replacement.run(x, residual, None)
+            expected, stream = normed_linear_oracle(
+                x, residual, part.norm.weight, part.norm.epsilon, decode(part.linear.weight), None
+            )
+            assert judge(y, expected).detail == ""
+            assert judge(total, stream).detail == ""
+    assert lines.keys() == NORMED[name].keys()
+    assert {
+        role: line for role, line in lines.items() if not line.startswith(NORMED[name][role])
+    } == {}
 
 
 def computed(place: BuiltReplacement, tokens: int) -> Judgement:

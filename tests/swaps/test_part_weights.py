@@ -27,8 +27,8 @@ from spark_prof.swaps.builders import build_kept, build_quantized
 from spark_prof.swaps.decoder_layer import Part
 from spark_prof.swaps.guard import GuardedReplacement, ReplacementError
 from spark_prof.swaps.install import Installed
+from spark_prof.swaps.joined_weights import add_shared
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.live_weights import add_shared
 from spark_prof.swaps.part_weights import built_of_failed, of_part, packed_parts
 from spark_prof.swaps.swap_settings import Swap, SwapSettings, parse_swaps
 from tests.emulator.compiler import compiler
@@ -37,7 +37,9 @@ from tests.swaps.test_shared_in_layer import COUNT, WIDTH, experts, shared_mlp
 
 ROWS = 48
 LAYER, QKV, MOE, ROUTER = (Swap(slot, "spark_prof!") for slot in ("layer", "qkv", "moe", "router"))
-MATRIX = SwapPoint("qkv", "layers.0.self_attn.qkv_proj", None, "matrix")
+MATRIX = SwapPoint(
+    "qkv", "layers.0.self_attn.qkv_proj", SimpleNamespace(output_size=ROWS), "matrix"
+)
 EXPERTS = SwapPoint("moe", "layers.0.mlp.experts", None, "experts")
 runs_kernels = pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
 
@@ -67,6 +69,14 @@ def test_qkv_runs_with_the_weights_of_the_part(kind: Any) -> None:
     assert built.bits == "kept"
     assert built.bytes <= part.bytes
     assert off(built.run(tokens(), None), tokens().double() @ values.T) < 2.0**-7
+
+
+@runs_kernels
+def test_of_several_matrices_in_one_part_none_is_built() -> None:
+    part = build_kept(normed_matrix("bf16")[0], insist=True)
+    other = replace(MATRIX, module=SimpleNamespace(output_size=ROWS - 16))
+    with pytest.raises(KernelError, match="several matrices as one"):
+        of_part(part, LAYER, other, QKV)
 
 
 @runs_kernels

@@ -27,14 +27,14 @@ from spark_prof.kernels.check.oracles import normed_experts_oracle
 from spark_prof.kernels.formats import TwoStacks
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import pack_experts
-from spark_prof.swaps import build, live_weights
+from spark_prof.swaps import build, joined_weights
 from spark_prof.swaps.build import SwapPoint, build_all
 from spark_prof.swaps.builders import build_kept
 from spark_prof.swaps.decoder_layer import parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement
+from spark_prof.swaps.joined_weights import add_shared
 from spark_prof.swaps.layer_parts import part_body, swap_layer
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.live_weights import add_shared
 from spark_prof.swaps.swap_settings import SIDES, Swap
 from tests.emulator.compiler import compiler
 from tests.rows import each_row
@@ -74,7 +74,9 @@ def shared_mlp(
     down = make_weight(kind, "plain", (WIDTH, width), 6, "cpu")
     of = {"gate_up" if halves == 2 else "up": first, "down": down}
     monkeypatch.setattr(
-        live_weights, "read_linear", lambda name, part, slot: LinearLayer(name, slot, of[part.name])
+        joined_weights,
+        "read_linear",
+        lambda name, part, slot: LinearLayer(name, slot, of[part.name]),
     )
     parts = {f"{name}_proj": SimpleNamespace(name=name) for name in of}
     return SimpleNamespace(act_fn=ACTIVATIONS[activation], **parts), first, down
@@ -202,6 +204,9 @@ class DeepseekV2DecoderLayer(nn.Module):
         self.mlp.experts.routed_experts = None
         self.mlp.experts.moe_config = SimpleNamespace(is_lora_enabled=False, tp_size=1)
         self.mlp.forward = lambda x: x * 3  # type: ignore[assignment]
+        self.self_attn = nn.Module()
+        self.self_attn.kv_a_proj_with_mqa = Matrix(48, HIDDEN)
+        self.self_attn.q_proj = Matrix(HIDDEN, HIDDEN)
 
     def forward(
         self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None,
@@ -212,7 +217,9 @@ class DeepseekV2DecoderLayer(nn.Module):
             hidden_states = self.input_layernorm(hidden_states.clone())
         else:
             hidden_states, residual = self.input_layernorm(hidden_states, residual)
-        hidden_states = hidden_states + positions[:, None]
+        latent = self.self_attn.kv_a_proj_with_mqa(hidden_states)[0]
+        query = self.self_attn.q_proj(hidden_states)[0].view(len(hidden_states), -1)
+        hidden_states = query + latent.sum(-1, keepdim=True) + positions[:, None]
         hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
         return self.mlp(hidden_states), residual
 
@@ -261,7 +268,7 @@ def test_norm_and_experts_are_put_in_the_norm_s_place(
     expected = layer(*copied())
     SIDES.names, SIDES.active = ("a", "b"), "b"
     guarded = GuardedReplacement("experts", "own", Replacement(run, 16, "kept"))
-    [(part, path)] = parts_of("layers.0", layer)
+    part, path = list(parts_of("layers.0", layer))[-1]
     assert (part, path) == ("normed experts", f"layers.0.{expected_path}")
     body = part_body(layer, part, {"b": guarded} if kernel else {})
     swap_layer(layer, {part: body}, compiled=False)
@@ -313,30 +320,41 @@ def test_experts_of_fewer_features_than_the_stream_are_refused() -> None:
 def test_layers_with_another_attention_are_insisted_on() -> None:
     model = nn.Module()
     model.layers = nn.ModuleList([DeepseekV2DecoderLayer()])
-    [place] = build_all(model, {"b": (Swap("layer", "spark_prof"),)})
-    assert "attention is vLLM's own was not measured" in place.choices["b"].why
-    [place] = build_all(model, {"b": (Swap("layer", "spark_prof!"),)})
-    assert "measured" not in place.choices["b"].why
+    places = build_all(model, {"b": (Swap("layer", "spark_prof"),)})
+    assert [place.point.kind for place in places] == ["normed matrix", "normed experts"]
+    for place in places:
+        assert "attention is vLLM's own was not measured" in place.choices["b"].why
+    for place in build_all(model, {"b": (Swap("layer", "spark_prof!"),)}):
+        assert "measured" not in place.choices["b"].why
 
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_what_a_layer_replaces_is_not_built_once_more(
     fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it leaves to vLLM is: projections of another attention, experts that it does not fit."""
-    names = {
-        "layer": ["layers.1.mlp.experts"],
-        "qkv": ["layers.1.self_attn.q_proj"],
-        "o": ["layers.1.self_attn.o_proj"],
-        "mlp": ["layers.1.mlp.shared_experts.gate_up_proj", "layers.10.mlp.gate_up_proj"],
-        "router": ["layers.1.mlp.gate"],
-        "moe": ["layers.1.mlp.experts"],
-    }
+    """What it leaves to vLLM is: o of another attention, experts that it does not fit."""
+    layer = DeepseekV2DecoderLayer()
+    layer.self_attn.o_proj = Matrix(HIDDEN, HIDDEN)
+    layer.mlp.shared_experts = nn.Module()
+    layer.mlp.shared_experts.gate_up_proj = Matrix(8, HIDDEN)
+    other = Matrix(8, HIDDEN)
+    attention, mlp = layer.self_attn, layer.mlp
     points = [
-        SwapPoint(slot, name, None, "normed experts" if slot == "layer" else "matrix")
-        for slot, paths in names.items()
-        for name in paths
-    ]
+        SwapPoint("layer", "layers.1.self_attn.kv_a_proj_with_mqa", layer, "normed matrix"),
+        SwapPoint("layer", "layers.1.mlp.experts", layer, "normed experts"),
+        SwapPoint("qkv", "layers.1.self_attn.q_proj", attention.q_proj, "matrix"),
+        SwapPoint(
+            "qkv", "layers.1.self_attn.kv_a_proj_with_mqa", attention.kv_a_proj_with_mqa, "matrix"
+        ),
+        SwapPoint("o", "layers.1.self_attn.o_proj", attention.o_proj, "matrix"),
+        SwapPoint(
+            "mlp", "layers.1.mlp.shared_experts.gate_up_proj", mlp.shared_experts.gate_up_proj,
+            "matrix",
+        ),
+        SwapPoint("mlp", "layers.10.mlp.gate_up_proj", other, "matrix"),
+        SwapPoint("router", "layers.1.mlp.gate", mlp.gate, "matrix"),
+        SwapPoint("moe", "layers.1.mlp.experts", mlp.experts, "experts"),
+    ]  # fmt: skip
 
     def built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
         there = fits or point.slot != "layer"
@@ -345,16 +363,15 @@ def test_what_a_layer_replaces_is_not_built_once_more(
 
     monkeypatch.setattr(build, "find_points", lambda _: iter(points))
     monkeypatch.setattr(build, "_built", built)
-    swaps = tuple(Swap(slot, "spark_prof") for slot in names)
+    swaps = tuple(Swap(slot, "spark_prof") for slot in dict.fromkeys(p.slot for p in points))
     without = tuple(swap for swap in swaps if swap.slot != "layer")
     places = build_all(None, {"a": without, "b": swaps})
-    of = {side: [p.point.name for p in places if side in p.choices] for side in "ab"}
-    assert of["a"] == [name for slot, paths in names.items() if slot != "layer" for name in paths]
-    inside = [name for name in of["a"] if name.startswith("layers.1.mlp.")] if fits else []
-    assert of["b"] == names["layer"] + [name for name in of["a"] if name not in inside]
-    assert len(places) == len(points)
-    part = next(place for place in places if place.point.slot == "layer")
-    assert [(side, point.name) for side, point, _ in part.inside] == [("b", n) for n in inside]
+    assert [place.point for place in places] == points
+    left = [points[4], points[6]] if fits else points[2:]
+    assert [place.point for place in places if "a" in place.choices] == points[2:]
+    assert [place.point for place in places if "b" in place.choices] == points[:2] + left
+    inside = [[point for side, point, _ in place.inside if side == "b"] for place in places[:2]]
+    assert inside == ([points[2:4], [points[5], *points[7:]]] if fits else [[], []])
 
 
 def test_a_shared_expert_that_each_rank_has_whole_is_refused(

@@ -73,8 +73,12 @@ def _kernel_choices() -> Iterator[Any]:
     for function in ("select_mxfp4_moe_backend", "select_deepseek_v4_mxfp4_moe_backend"):
         name = f"{_LAYERS}quantization.mxfp4.{function}"
         yield patch(name, lambda *_, **__: (mxfp4, None))
+    # As a GPU's, which takes activations in E4M3; a CPU has another kernel with AMX than without.
+    quantized = MagicMock(input_quant_key=lambda: "float8_e4m3fn, one scale of the checkpoint")
+    modelopt = _LAYERS + "quantization.modelopt"
+    yield patch(f"{modelopt}.init_fp8_linear_kernel", lambda *_, **__: quantized)
     for module, function in (
-        (_LAYERS + "quantization.modelopt", "init_nvfp4_linear_kernel"),
+        (modelopt, "init_nvfp4_linear_kernel"),
         (_LAYERS + "quantization.fp8", "init_fp8_linear_kernel"),
         (_SCHEMES + "w4a4_nvfp4", "init_nvfp4_linear_kernel"),
         (_SCHEMES + "w4a4_mxfp4", "init_mxfp4_linear_kernel"),

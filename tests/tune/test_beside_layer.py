@@ -92,7 +92,7 @@ def test_layer_is_offered_with_what_it_leaves_where_its_experts_are_taken() -> N
     assert {"layer", "qkv", "o", "mlp", "lm_head"} in sets
     table = _table(_DEEPSEEK, Allowed(requantize=True), measured=False)
     words = [row.words for row in table.candidates]
-    assert "layer=spark_prof!,qkv=mxfp4,o=mxfp4,mlp=mxfp4,lm_head=mxfp4" in words
+    assert "layer=mxfp4,qkv=mxfp4,o=mxfp4,mlp=mxfp4,lm_head=mxfp4" in words
     [row] = [row for row in table.candidates if row.words == "layer=spark_prof!"]
     assert "nobody measured it" in row.condition
     assert row.expected_ms is None  # so that it does not come before what was measured
