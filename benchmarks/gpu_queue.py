@@ -120,7 +120,7 @@ JOBS = (
     chained("gpt-oss-20b", 8, 1),
     chained("qwen3-30b-a3b-nvfp4", 8, 1),
     *map(check, ("layer-experts", "layer-linear", "layer-mlp", "moe-w4a16", "o-w4a16", "o-w16a16")),
-    ab("deepseek-v2-lite-layer", 420),
+    ab("deepseek-v2-lite-layer", 300, starts=2),
     ab("qwen3-30b-a3b-nvfp4-layer-tp2", 420, gpus=2, starts=2),
     ab("qwen3-next-80b-a3b-nvfp4-layer", 300, starts=2),
     # Both sides in one engine.
