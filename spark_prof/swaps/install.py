@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,7 @@ class Installed:
 
     settings: SwapSettings
     places: list[BuiltReplacement] = field(default_factory=list)
+    model_built: bool = False  # what is loaded after that drafts
     build_seconds: float = 0.0
     trial_seconds: float = 0.0
     capture_seconds: dict[str, float] = field(default_factory=dict)
@@ -230,24 +232,29 @@ def _before_layout(build: Callable[[Any], None]) -> Iterator[None]:
     """Calls `build` with the model when its weights are loaded, before vLLM lays them out anew."""
     import vllm.model_executor.model_loader.utils as utils
 
-    original = getattr(utils, _PROCESS)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def process(model: Any, *arguments: Any, **named: Any) -> Any:
+            build(model)
+            return original(model, *arguments, **named)
 
-    def process(model: Any, *arguments: Any, **named: Any) -> Any:
-        build(model)
-        return original(model, *arguments, **named)
+        return process
 
-    holders = [
-        module
+    # A recorder has wrapped that of some modules.
+    function = inspect.unwrap(getattr(utils, _PROCESS))
+    holders = {
+        module: held
         for name, module in list(sys.modules.items())
-        if name.startswith(_LOADERS) and getattr(module, _PROCESS, None) is original
-    ]
-    for module in holders:
-        setattr(module, _PROCESS, process)
+        if name.startswith(_LOADERS)
+        and callable(held := getattr(module, _PROCESS, None))
+        and inspect.unwrap(held) is function
+    }
+    for module, held in holders.items():
+        setattr(module, _PROCESS, around(held))
     try:
         yield
     finally:
-        for module in holders:
-            setattr(module, _PROCESS, original)
+        for module, held in holders.items():
+            setattr(module, _PROCESS, held)
 
 
 def _build(worker: Any, state: Installed, model: Any) -> None:
@@ -255,6 +262,10 @@ def _build(worker: Any, state: Installed, model: Any) -> None:
         from spark_prof.swaps.dummy import fill_dummy
 
         fill_dummy(model, _SEED)
+    if state.model_built:
+        logger.info("the model of the drafts keeps vLLM's own kernels")
+        return
+    state.model_built = True
     begin = time.perf_counter()
     with _building(state):
         state.places = build_all(model, state.settings.sides)
