@@ -161,8 +161,10 @@ CALLS = (
     InternalCall("routed_experts", "forward_modular"),
     InternalCall("routed_experts", "forward_monolithic"),
     InternalCall("spark_prof_body", "run", whole=True),
+    InternalCall("", "spark_prof_stock", whole=True),
 )  # fmt: skip
-"""A layer with a swapped kernel has a `spark_prof_body`."""
+"""A layer with a swapped kernel has a `spark_prof_body`, and one whose `forward` returns what a
+swapped part has computed has vLLM's own as `spark_prof_stock`: both run in other modules' calls."""
 
 
 def is_supported(version: str) -> bool:

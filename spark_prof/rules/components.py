@@ -247,6 +247,8 @@ SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
         ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn")),
     (r"\.spark_prof_body\.run$", "",  # the marked call of a swapped kernel
         ("layers.0.self_attn.o_proj.spark_prof_body.run", "self_attn.o_proj")),
+    (r"\.spark_prof_stock$", "",  # that of vLLM's own, where a swapped part calls it
+        ("layers.0.self_attn.q_proj.spark_prof_stock", "self_attn.q_proj")),
 )  # fmt: skip
 """What of a path says nothing about the role: pattern, what stands there instead, an example."""
 

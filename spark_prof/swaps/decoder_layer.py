@@ -173,7 +173,7 @@ class LayerModules:
 
 
 def arguments_of(layer: Any) -> list[str]:
-    """The names of what a layer's `forward` takes, in order."""
+    """The names of what a module's `forward` takes, in order."""
     return list(inspect.signature(type(layer).forward).parameters)[1:]
 
 
@@ -250,6 +250,9 @@ def _read_matrices(name: str, layer: Any, modules: LayerModules) -> NormedLinear
     for path, reason in _OTHER_READERS:
         if _module_of(layer, path):
             raise KernelError(reason)
+    around = _module_of(layer, matrix_paths(layer)[0].rpartition(".")[0])
+    if "output" in arguments_of(around):  # Qwen3-Next's until vLLM 0.25
+        raise KernelError("its attention writes to memory that is as large as what its norm makes")
     norm, matrices = read_norm(name, modules.first_norm), modules.matrices
     several = len(matrices) > 1
     for matrix in matrices:

@@ -18,6 +18,10 @@ from spark_prof.kernels.check.oracles import normed_linear_oracle
 from spark_prof.kernels.check.verdict import judge
 from spark_prof.kernels.formats import GlobalScale, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.ranges import CallMarker
+from spark_prof.profiler.targets import choose_targets
+from spark_prof.rules.components import role_of
 from spark_prof.swaps import decoder_layer, joined_weights
 from spark_prof.swaps.builders import build_kept
 from spark_prof.swaps.decoder_layer import LayerModules, parts_of, read_part
@@ -166,6 +170,45 @@ def test_a_layer_whose_norm_has_other_readers_is_refused(
     setattr(layer.get_submodule(owner), name, value)
     with pytest.raises(KernelError, match=reason):
         read_part("layer", layer, "normed matrix")
+
+
+def test_attention_that_writes_to_memory_of_the_norm_s_size_is_refused() -> None:
+    """As in vLLM 0.24 and 0.25: `linear_attn(hidden_states, output=empty_like(hidden_states))`."""
+
+    class GatedDeltaNet(nn.Module):
+        def forward(self, hidden_states: torch.Tensor, output: torch.Tensor) -> None:
+            output[:] = self.in_proj_qkvz(hidden_states)[0] + self.in_proj_ba(hidden_states)[0]
+
+    class Qwen3NextDecoderLayer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear_attn, self.input_layernorm = GatedDeltaNet(), Norm()
+            self.linear_attn.in_proj_qkvz = Matrix(HIDDEN, HIDDEN)
+            self.linear_attn.in_proj_ba = Matrix(HIDDEN, HIDDEN)
+
+    with pytest.raises(KernelError, match="writes to memory that is as large as"):
+        read_part("layer", Qwen3NextDecoderLayer(), "normed matrix")
+
+
+def test_vllm_s_own_matrices_count_to_themselves_where_the_norm_calls_them() -> None:
+    """In a step of more tokens than the kernel takes."""
+    model, layer = nn.Module(), DeepseekV2DecoderLayer()
+    model.layers = nn.ModuleList([layer])
+    guarded = GuardedReplacement("matrix", "own", Replacement(lambda *_: None, 2, "kept"))
+    choices = {SIDES.active: guarded}
+    body = part_body(layer, "normed matrix", choices)
+    swap_layer(layer, {"normed matrix": body}, compiled=False)
+    targets, marker = choose_targets(model), CallMarker(Fence(), nvtx=False)
+    marker.mark(targets)
+    marker.start()
+    layer(torch.arange(3), rows(3, 1), None)
+    entered = [targets[code - 1] for code in marker.take_rows()["code"] if code > 0]
+    assert [role_of(target.path) for target in entered if ".self_attn" in target.path] == [
+        *("self_attn.kv_a_proj_with_mqa", "self_attn.q_proj"),  # inside the norm's
+        *("self_attn.kv_a_proj_with_mqa", "self_attn.q_proj"),
+    ]
+    assert {target.component for target in entered if "_proj" in target.path} == {"qkv"}
+    assert {target.layer for target in entered if "_proj" in target.path} == {0}
 
 
 def test_of_deepseek_v3_the_fused_matrix_is_the_one() -> None:
