@@ -34,7 +34,7 @@ class _LinearBody:
 
     def __init__(self, layer: Any, choices: Choices) -> None:
         self._layer = layer
-        self._stock = layer.quant_method.apply
+        self._stock = _own_product(layer)
         self._choices = choices
 
     def run(self, x: torch.Tensor, bias: torch.Tensor | None) -> Any:
@@ -47,6 +47,19 @@ class _LinearBody:
             if y is not NOT_TAKEN:
                 return y.reshape(*x.shape[:-1], y.shape[-1])
         return self._stock(self._layer, x, bias)
+
+
+def _own_product(layer: Any) -> Callable[..., Any]:
+    """What vLLM multiplies with; a `forward` that goes past `quant_method` is led to it.
+
+    That of DeepSeek-V3's fused_qkv_a_proj does, in BF16.
+    """
+    if not getattr(layer, "_use_min_latency_gemm", False):
+        apply: Callable[..., Any] = layer.quant_method.apply
+        return apply
+    layer._use_min_latency_gemm = False
+    product = torch.ops.vllm.min_latency_fused_qkv_a_proj
+    return lambda layer, x, _: product(x, layer.weight)
 
 
 def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:

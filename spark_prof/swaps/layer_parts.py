@@ -65,7 +65,8 @@ def _normed(
     Where no compiler sees it by a kernel that is written by hand: in a compiled model vLLM leaves
     what a norm runs to the compiler since 0.26, and else that is a kernel for each operation.
     """
-    if not (opaque and norm.weight.is_cuda and type(norm).__name__ == "RMSNorm"):
+    swapped = hasattr(norm, "spark_prof_body")  # by slot norm, on another side
+    if swapped or not (opaque and norm.weight.is_cuda and type(norm).__name__ == "RMSNorm"):
         call = own_forward(norm)
         if residual is None:
             return call(x.clone()), x.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,30 @@ class TestLinear:
         ]
         assert not guarded.live
         assert guarded.replacement is None
+
+
+def test_a_matrix_whose_forward_goes_past_its_method_is_swapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As DeepSeek-V3's fused_qkv_a_proj: side a has vLLM's own kernel still."""
+
+    class FusedLinear(Linear):
+        _use_min_latency_gemm = True
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x @ self.weight.T + 1 if self._use_min_latency_gemm else super().forward(x)
+
+    own = SimpleNamespace(min_latency_fused_qkv_a_proj=lambda x, weight: x @ weight.T + 1)
+    monkeypatch.setattr(torch.ops, "vllm", own, raising=False)
+    layer = FusedLinear(24, 16)
+    guarded = _guarded(lambda x, _: x.new_full((x.shape[0], 24), 3.0), tokens=2)
+    x = torch.randn(3, 16)
+    expected = layer(x)
+    swap_linear(SwapPoint("qkv", "qkv_proj", layer, "matrix"), {"b": guarded}, compiled=False)
+    torch.testing.assert_close(layer(x), expected)
+    SIDES.switch("b")
+    torch.testing.assert_close(layer(x), expected)
+    assert layer(x[:2]).eq(3).all()
 
 
 def test_layers_that_share_a_quantization_method_are_swapped_one_by_one() -> None:

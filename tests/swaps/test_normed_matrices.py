@@ -22,7 +22,7 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import CallMarker
 from spark_prof.profiler.targets import choose_targets
 from spark_prof.rules.components import role_of
-from spark_prof.swaps import decoder_layer, joined_weights
+from spark_prof.swaps import decoder_layer, joined_weights, layer_parts
 from spark_prof.swaps.builders import build_kept
 from spark_prof.swaps.decoder_layer import LayerModules, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement
@@ -209,6 +209,21 @@ def test_vllm_s_own_matrices_count_to_themselves_where_the_norm_calls_them() -> 
     ]
     assert {target.component for target in entered if "_proj" in target.path} == {"qkv"}
     assert {target.layer for target in entered if "_proj" in target.path} == {0}
+
+
+def test_a_norm_that_another_side_swaps_is_asked_itself() -> None:
+    """Not vLLM's kernel in its place, as on a GPU else."""
+
+    class RMSNorm:
+        weight, spark_prof_body = SimpleNamespace(is_cuda=True), object()
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    x = rows(3, 1)
+    y, total = layer_parts._normed(RMSNorm(), x, None, opaque=True)
+    assert torch.equal(y, x + 1)
+    assert torch.equal(total, x)
 
 
 def test_of_deepseek_v3_the_fused_matrix_is_the_one() -> None:
