@@ -169,7 +169,7 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
                 _check_measured(point, swap)
                 layer: Layer = read_part(point.name, point.module, point.kind)
             else:
-                _check_input(point)
+                _check_called(point)
                 layer = read_layer(point.name, point.module, point.slot)
             guarded.replacement = load_builder(swap.kernel)(layer)
     except Exception as error:  # somebody's own builder may raise anything
@@ -185,8 +185,8 @@ def _built(point: SwapPoint, swap: Swap) -> GuardedReplacement:
     return guarded
 
 
-def _check_input(point: SwapPoint) -> None:
-    """Refuses a layer whose input vLLM quantizes in one kernel with the activation before it.
+def _check_called(point: SwapPoint) -> None:
+    """Refuses a layer whose product vLLM computes otherwise than by its `quant_method` alone.
 
     Since 0.33 `maybe_fused_act_quant` asks the layer behind the activation, always a `down_proj`,
     for the key of its quantized input.
@@ -197,6 +197,15 @@ def _check_input(point: SwapPoint) -> None:
             "vLLM quantizes its input in one kernel with the activation before it, and the kernel "
             "takes it unquantized; in a layer without experts slot layer replaces both"
         )
+    if any(vars(point.module).get(name) is True for name in _PAST_METHOD):
+        raise KernelError("vLLM multiplies with a kernel of its own for routers, which stays")
+
+
+_PAST_METHOD = (
+    "allow_ll_bf16_gemm", "allow_dsv3_router_gemm", "allow_fp32_router_gemm",
+    "allow_bf16x3_router_gemm", "allow_cublas_router_gemm",
+)  # fmt: skip
+"""With which of these a `GateLinear` goes past its `quant_method` on CUDA, of vLLM 0.24 to 0.33."""
 
 
 def _check_measured(point: SwapPoint, swap: Swap) -> None:

@@ -14,7 +14,7 @@ from spark_prof.swaps.guard import GuardedReplacement
 from spark_prof.swaps.layer_dispatch import swap_experts, swap_linear
 from spark_prof.swaps.swap_settings import SIDES, Swap
 from tests.rows import each_row
-from tests.swaps.layers import replacing
+from tests.swaps.layers import Linear, replacing
 
 from . import vllm_layers
 from .vllm_layers import HIDDEN, INNER
@@ -88,3 +88,16 @@ def test_a_matrix_whose_input_vllm_quantizes_with_the_activation_is_left_alone()
     why = {one.point.name.rpartition(".")[2]: one.choices["a"].why for one in built}
     assert "quantizes its input" in str(why["down_proj"])
     assert "quantizes its input" not in str(why["gate_up_proj"])
+
+
+@pytest.mark.parametrize("past", [True, False])
+def test_a_router_that_goes_past_its_method_is_left_to_vllm(past: bool) -> None:
+    """As `GateLinear` on a GPU where logits are float32: the kernel would never be called."""
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList([torch.nn.Module()])
+    mlp = model.layers[0].mlp = torch.nn.Module()
+    gate = mlp.gate = Linear(4, HIDDEN)
+    gate.allow_cublas_router_gemm = past
+    (built,) = build_all(model, {"a": (Swap("router", "spark_prof!"),)})
+    assert built.point.module is gate
+    assert ("kernel of its own for routers" in built.choices["a"].why) == past
