@@ -52,6 +52,8 @@ class GuardedReplacement:
         self.label = label
         self.kernel = kernel  # its name, which it has in common with those of other layers
         self.replacement = replacement
+        # That failed while the engine ran: CUDA graphs captured before read its weights still.
+        self.retired: Replacement | None = None
         self.why = ""  # why it does not run, empty as long as it does
         self.calls: Counter[str] = Counter()
         self.rounded: Rounded = ""  # what vLLM's own layer rounds activations to, told on trial
@@ -71,6 +73,7 @@ class GuardedReplacement:
         try:
             result = self._replacement.run(*arguments)
         except Exception as error:
+            self.retired = None if side == TRIAL else self.replacement
             self.fail(f"{type(error).__name__}: {error}", quiet=side == TRIAL)
             return NOT_TAKEN
         self.calls[side] += 1

@@ -107,7 +107,8 @@ def running_swaps(state: Installed) -> list[dict[str, Any]]:
 def second_copy(state: Installed) -> int:
     """Bytes of all replacements; sides that share one hold it once."""
     unique = {id(g): g for place in state.places for g in place.choices.values()}
-    return sum(g.replacement.bytes for g in unique.values() if g.replacement is not None)
+    held = (g.replacement or g.retired for g in unique.values())
+    return sum(replacement.bytes for replacement in held if replacement is not None)
 
 
 def summarize(state: Installed) -> None:

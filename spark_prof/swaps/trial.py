@@ -363,7 +363,7 @@ def try_dispatch(swapped: Iterable[BuiltReplacement], vllm_config: Any, seconds:
                     SIDES.switch(side)
                     _try_side(guarded, place.point, engine)
                 SIDES.switch(active)
-                guarded.calls = calls
+                guarded.calls, guarded.retired = calls, None  # no graph has been captured
 
 
 def _try_side(guarded: GuardedReplacement, point: SwapPoint, engine: _TrialEngine) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.guard import GuardedReplacement
+from spark_prof.swaps.guard import TRIAL, GuardedReplacement
 from spark_prof.swaps.layer_dispatch import (
     register_ops,
     swap_choice,
@@ -241,3 +243,21 @@ def test_with_no_token_vllms_own_kernels_run() -> None:
         assert runner(x, logits).shape == (0, 16)
     assert guarded.live
     assert not guarded.calls
+
+
+@pytest.mark.parametrize("side", ["b", TRIAL])
+def test_weights_of_a_kernel_that_fails_while_serving_are_held(side: str) -> None:
+    """CUDA graphs captured before go on reading them; on trial there is none."""
+    weights: Any = torch.ones(4)
+    held = weakref.ref(weights)
+
+    def run(x: torch.Tensor, weights: torch.Tensor = weights) -> torch.Tensor:
+        return weights * x if len(x) == 1 else _fails()
+
+    guarded = _guarded(run)
+    guarded.run(side, torch.ones(1))
+    guarded.run(side, torch.ones(2))
+    assert not guarded.live
+    del weights, run
+    gc.collect()
+    assert (held() is None) == (side == TRIAL)
