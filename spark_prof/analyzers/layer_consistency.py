@@ -24,7 +24,9 @@ from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.model import Broken
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.errors import CommandError
+from spark_prof.rules.components import component_of
 from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.swapped import swapped_places
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import COMPONENTS_WITHOUT_LAYER, PHASES
 
@@ -32,7 +34,7 @@ _MOST_LAYERS = 8
 _BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})  # layers of one kind have the same
 _PARTS = _BLOCKS | {"qkv", "o_proj", "router", "shared_experts", "collective"}
 """A layer of which one of these is not known is held against none that has it."""
-_AT_THE_BORDER = {"norm", "collective"}
+_AT_THE_BORDER = frozenset({"norm", "collective"})
 """What is fused with the embedding before the first layer, or with what follows the last."""
 _FUSED = "triton_"
 """Inductor's kernels: those of the first and the last layer are fused with what is outside."""
@@ -54,12 +56,20 @@ class LayerTables:
     sums: pd.DataFrame  # what `breakdown.sums_of` returned
     modules: pd.DataFrame  # layer and component of the `layers` table
     config: Mapping[str, Any]  # the model's configuration as Hugging Face writes it
+    # Of matrices that are one with the norm before them: the first layer's has nothing to add up.
+    normed: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, bundle: Bundle, rank: int, sums: pd.DataFrame) -> LayerTables:
         """The tables of one rank: with its modules and configuration."""
         modules = bundle.frame("layers", rank, ["layer", "component"])
-        return cls(sums, modules, mapping_in(bundle.facts(rank), "model_config"))
+        normed = {
+            component_of(place.name, "")
+            for place in swapped_places(bundle, rank)
+            if place.slot == "layer" and "_proj" in place.name.rpartition(".")[2]
+        }
+        config = mapping_in(bundle.facts(rank), "model_config")
+        return cls(sums, modules, config, frozenset(normed))
 
 
 def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.DataFrame:
@@ -110,7 +120,7 @@ def layers_alike(tables: LayerTables) -> list[Broken] | None:
             layers_of_kind[kinds[layer]][layer] = kernels
     if not any(len(layers) > 1 for layers in layers_of_kind.values()):
         return None
-    ends = {min(calls), max(calls)}
+    ends = {max(calls): _AT_THE_BORDER, min(calls): _AT_THE_BORDER | tables.normed}
     return [
         broken
         for kind, layers in layers_of_kind.items()
@@ -119,15 +129,14 @@ def layers_alike(tables: LayerTables) -> list[Broken] | None:
 
 
 def _differing(
-    kind: str, layers: Mapping[int, _Kernels], ends: Collection[int]
+    kind: str, layers: Mapping[int, _Kernels], ends: Mapping[int, Collection[str]]
 ) -> Iterable[Broken]:
     inner = [kernels_of_layer for layer, kernels_of_layer in layers.items() if layer not in ends]
     usual, _ = Counter(inner or layers.values()).most_common(1)[0]
     unlike = {
         layer: {
             part for part, _, fused in kernels_of_layer ^ usual if layer not in ends or not fused
-        }
-        - (_AT_THE_BORDER if layer in ends else set())
+        }.difference(ends.get(layer, ()))
         for layer, kernels_of_layer in layers.items()
     }
     deviants = sorted(layer for layer, names in unlike.items() if names)

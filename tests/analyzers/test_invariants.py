@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -389,6 +390,29 @@ def test_of_two_layers_the_first_may_lack_the_norm() -> None:
     found = with_layers(sums=without_norm(sums[sums["layer"].isin([0, 1, 23])], 0),
                         modules=dense(23))  # fmt: skip
     assert "layers-alike" not in broken(CheckedReport(found))
+
+
+@each_row(("layer", "part", "holds"), [(0, "qkv", True), (0, "o_proj", False), (7, "qkv", False)])
+def test_a_first_norm_in_one_kernel_with_its_matrices_may_differ(
+    layer: int, part: str, holds: bool
+) -> None:
+    """It has nothing to add up yet."""
+    sums = facts().layers.sums
+    here = (sums["layer"] == layer) & (sums["component"] == part)
+    sums = sums.assign(calls=sums["calls"].where(~here, 2 * sums["calls"]))
+    found = CheckedReport(with_layers(sums=sums, normed=frozenset({"qkv"})))
+    assert ("layers-alike" not in broken(found)) == holds
+
+
+def test_the_matrices_behind_a_norm_are_those_of_slot_layer() -> None:
+    names = ("linear_attn.in_proj_qkvz", "self_attn.qkv_proj", "mlp.experts", "self_attn.attn")
+    places = {f"model.layers.0.{name}": 9 for name in names}
+    swaps = [
+        {"slot": "layer", "kernel": "own", "bits": "kept", "places": places},
+        {"slot": "o", "kernel": "own", "bits": "kept", "places": {"layers.0.self_attn.o_proj": 9}},
+    ]
+    bundle: Any = SimpleNamespace(frame=lambda *_: None, facts=lambda _: {"swaps": swaps})
+    assert LayerTables.of(bundle, 0, pd.DataFrame()).normed == {"ssm", "qkv"}
 
 
 def test_layers_of_two_kinds_may_differ() -> None:
