@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks.architecture_table import ARCHITECTURES, config_of
+from spark_prof import load
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.rules.components import role_of
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, parse_swaps
-from tests.engine.conftest import ONE_PROCESS, ROOT
+from tests.engine.conftest import ONE_PROCESS, ROOT, Recorder
 from tests.engine.swapped_engine import PROMPTS, TOKENS
 
 KERNELS = ROOT / "tests/swaps/kernels/faulty.py"
@@ -244,6 +246,35 @@ def test_norms_beside_another_attention_say_what_vllm_says(
         assert swap["calls"]["b"] >= TOKENS - 1
     roles = Counter(role_of(swap["name"]) for swap in answered.told["swaps"])
     assert roles == PARTS_BESIDE_ATTENTION[name]
+
+
+@pytest.mark.slow
+def test_a_recorded_engine_runs_what_is_swapped(record: Recorder, tmp_path: Path) -> None:
+    """Kernels count to the matrices, vLLM's own too in a prefill that a kernel does not take."""
+    (row,) = (row for row in ARCHITECTURES if row.name == "deepseek-v2")
+    (tmp_path / "config.json").write_text(json.dumps(config_of(row, small=True)))
+    sizes = ["--batch", "1", "--prompt", "20", "--tokens", "6", "--rounds", "1"]
+    engine = ["--engine", json.dumps({"max_num_batched_tokens": 256})]
+    command = [sys.executable, "-m", "demo.workload", str(tmp_path), *sizes, *engine]
+    swaps = {SWAPS_ENVIRONMENT: _kernel("layer", "right")}
+    run = record("swapped", command, **ONE_PROCESS, **swaps)
+    bundle = load(run.bundle)
+    (fact,) = bundle.facts(0)["swaps"]
+    roles = Counter(map(role_of, fact["places"]))
+    assert roles == PARTS_BESIDE_ATTENTION["deepseek-v2"]
+    assert "layers-alike" not in {
+        one["id"] for one in run.report["invariants"] if one["ok"] is False
+    }
+    rows = place_kernels(bundle, 0)
+    prefill = rows[(rows["layer"] == 0) & (rows["step"] == 0)]
+    decode = rows[(rows["layer"] == 0) & (rows["step"] == 2)]
+    names = prefill.groupby(prefill["role"].astype(str))["name"].agg(lambda of: {*map(str, of)})
+    products = names["self_attn.o_proj"] - names["self_attn.kv_a_layernorm"]
+    for role in ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"):
+        assert products <= names[role]
+    assert not products & names["input_layernorm"]
+    assert "input_layernorm" not in {*decode["role"]}
+    assert {*decode[decode["role"] == "self_attn.kv_a_proj_with_mqa"]["component"]} == {"qkv"}
 
 
 ARCHITECTURE_SLOTS = {
