@@ -41,7 +41,20 @@ def swaps_of(
 def runs_already(swaps: Sequence[SwappedSlot], component: str) -> bool:
     """Whether a component's kernels are of this package already."""
     slots = {swap.slot for swap in swaps}
-    return slot_of(component) in slots or ("layer" in slots and component in IN_LAYER)
+    return slot_of(component) in slots - {"layer"} or any(
+        _is_in(component, swap.components) for swap in swaps if swap.slot == "layer"
+    )
+
+
+_PART_OF = {"rope": "attention", "kv_write": "attention", "router": "experts"}
+"""The component of the part of a decoder layer that computes another one, too."""
+
+
+def _is_in(component: str, parts: Sequence[str]) -> bool:
+    """Whether parts of decoder layers compute a component: each has a norm but attention."""
+    if not parts:
+        return component in IN_LAYER
+    return component == "norm" or _PART_OF.get(component, component) in parts
 
 
 def weights_unknown(swaps: Sequence[SwappedSlot], component: str) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_prof.rules.components import component_of
+
 if TYPE_CHECKING:  # vLLM's processes read only what the facts of workers are called
     import pandas as pd
 
@@ -35,6 +37,8 @@ class SwappedSlot:
     slot: str  # as `spark-prof ab` names it, such as qkv
     kernel: str  # such as mxfp4 or spark_prof; empty where only names of kernels tell of it
     layers: int  # in how many places; 0 where nothing tells
+    # Of slot layer: those of its parts' modules, as attention may be vLLM's; empty where untold.
+    components: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,14 @@ def swapped_slots(places: Iterable[SwappedPlace]) -> tuple[SwappedSlot, ...]:
     names: dict[tuple[str, str], set[str]] = {}
     for place in places:
         names.setdefault((place.slot, place.kernel), set()).add(place.name)
-    return tuple(SwappedSlot(*key, len(modules)) for key, modules in names.items())
+    return tuple(
+        SwappedSlot(slot, kernel, len(modules), _components(modules) if slot == "layer" else ())
+        for (slot, kernel), modules in names.items()
+    )
+
+
+def _components(modules: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({component_of(name, "") for name in modules} - {""}))
 
 
 def fact_of(places: Iterable[SwappedPlace]) -> dict[str, list[dict[str, Any]]]:

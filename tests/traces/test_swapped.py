@@ -21,6 +21,7 @@ from spark_prof.swaps.swap_settings import parse_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.swapped import (
     SWAPS,
+    SwappedPlace,
     SwappedSlot,
     fact_of,
     layers_of,
@@ -136,6 +137,17 @@ def test_slots_and_components() -> None:
     assert [runs_already(layer, name) for name in ("norm", "experts", "o_proj", "lm_head")] == [
         True, True, False, False,
     ]  # fmt: skip
+
+
+def test_attention_that_slot_layer_leaves_to_vllm_does_not_run_already() -> None:
+    """Of MLA, Mamba or a gated delta net."""
+    paths = ("self_attn.kv_a_proj_with_mqa", "mlp.experts")
+    places = [SwappedPlace("layer", f"model.layers.2.{path}", "own", "", 9) for path in paths]
+    (layer,) = swapped_slots(places)
+    assert layer == SwappedSlot("layer", "own", 2, ("experts", "qkv"))
+    expected = {"qkv": True, "norm": True, "router": True, "experts": True, "o_proj": False,
+                "attention": False, "rope": False, "kv_write": False, "mlp": False}  # fmt: skip
+    assert {name: runs_already([layer], name) for name in expected} == expected
 
 
 def test_a_worker_tells_what_runs_now() -> None:
