@@ -16,9 +16,15 @@ from spark_prof.profiler.facts import RUNNING_SWAPS
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import BuiltReplacement, SwapPoint, build_all
-from spark_prof.swaps.decoder_layer import PARTS, Part
+from spark_prof.swaps.decoder_layer import PARTS, LayerModules, Part, matrix_paths
 from spark_prof.swaps.guard import GuardedReplacement, deadline, logger
-from spark_prof.swaps.layer_parts import SPLITTING, SwappablePart, part_body, swap_layer
+from spark_prof.swaps.layer_parts import (
+    SPLITTING,
+    SwappablePart,
+    output_rows,
+    part_body,
+    swap_layer,
+)
 from spark_prof.swaps.part_weights import built_of_failed, packed_parts
 from spark_prof.swaps.progress import ALL_LIVE
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
@@ -91,17 +97,33 @@ def running_swaps(state: Installed) -> list[dict[str, Any]]:
     places = [
         SwappedPlace(
             place.point.slot,
-            place.point.name,
+            name,
             place.swaps[side].kernel,
             place.swaps[side].kernel if built.bits == "changed" else "",
-            built.bytes,
+            size,
         )
         for place in state.places
         if (guarded := place.choices.get(side)) is not None
         and guarded.live
         and (built := guarded.replacement) is not None
+        for name, size in _shares(place.point, built.bytes)
     ]
     return fact_of(places).get(SWAPS, [])
+
+
+def _shares(point: SwapPoint, size: int) -> Iterator[tuple[str, int]]:
+    """The modules whose weights a place has, each with what it has of its bytes.
+
+    Several where it has made one of several matrices; else one.
+    """
+    modules = LayerModules.of(point.module) if point.kind == "normed matrix" else None
+    if modules is None or len(modules.matrices) < 2:
+        yield point.name, size
+        return
+    paths = matrix_paths(point.module)
+    around, rows = point.name.removesuffix(paths[0]), [*map(output_rows, modules.matrices)]
+    for path, count in zip(paths, rows, strict=True):
+        yield around + path, size * count // sum(rows)
 
 
 def second_copy(state: Installed) -> int:
