@@ -12,7 +12,7 @@ from scripts.vllm_sources import values
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_prof"
 _MODULE = re.compile(r"vllm(\.[a-z_]\w*)+")
 _LOGGER = "vllm.spark_prof"  # a logger's name
-_OWN_METHODS = ("run",)  # of what a swap puts into a layer
+_OWN_METHODS = ("run", "spark_prof_stock")  # of what a swap puts into a layer
 
 
 def reached(folder: Path = PACKAGE) -> frozenset[str]:
