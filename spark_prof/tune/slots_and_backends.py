@@ -25,6 +25,7 @@ from spark_prof.rules.tune_candidates import (
     EXPERTS_LAYER_MODELS,
     FOREIGN,
     LAYER_MODELS,
+    MEASURED_ONCE,
     MOST_TOKENS,
     SWAPS,
     SwappableSlot,
@@ -123,11 +124,14 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
         condition = "norms, qkv, attention and mlp of a layer run as 4 kernels"
     elif experts_only:
         condition = "norms, qkv, router and experts of a layer run as 4 kernels"
-    condition += "; nobody measured it" if unmeasured else ""
+    once = facts.architecture in MEASURED_ONCE
+    if unmeasured:
+        condition += "; measured in one engine a side" if once else "; nobody measured it"
     components = layer_components(facts.architecture)
     finding, most_ms = most_promising(report, _about(components, report), components)
-    # Never known to be faster than moe and router, it comes behind what promises something.
-    return Candidate(words, _KERNELS, condition, finding, None if experts_only else most_ms)
+    # Not known to be faster than moe and router, it comes behind what promises something.
+    known = once or not experts_only
+    return Candidate(words, _KERNELS, condition, finding, most_ms if known else None)
 
 
 def _sets(
