@@ -28,6 +28,7 @@ from spark_prof.rules.tune_candidates import (
     MEASURED_ONCE,
     MOST_TOKENS,
     SWAPS,
+    UNMEASURED_LAYER_MODELS,
     SwappableSlot,
 )
 from spark_prof.tune.beside_layer import layer_components, slots_beside_layer, why_no_experts
@@ -116,6 +117,7 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
     dense = facts.architecture in DENSE_LAYER_MODELS
     fp8 = dense and {stored_format(report, part) for part in ("qkv", "mlp")} == {"fp8"}
     unmeasured = experts_only or (dense and not fp8)
+    unmeasured |= facts.architecture in UNMEASURED_LAYER_MODELS
     words = "layer=spark_prof" + ("!" if unmeasured or not _is_measured(facts) else "")
     if why:
         return UntriedCandidate(words, _KERNELS, why)
