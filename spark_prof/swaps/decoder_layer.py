@@ -183,8 +183,8 @@ class LayerModules:
 
 def _is_plain(layer: Any) -> bool:
     """Whether a layer is made of the parts that are known, and called with what they need."""
-    more = any(_module_of(layer, path) for path in _MORE_STEPS)
-    return not more and _ARGUMENTS.issubset(arguments_of(layer))
+    has_steps_between = any(_module_of(layer, path) for path in _MORE_STEPS)
+    return not has_steps_between and _ARGUMENTS.issubset(arguments_of(layer))
 
 
 def arguments_of(layer: Any) -> list[str]:
@@ -196,8 +196,8 @@ def matrix_paths(layer: Any) -> tuple[str, ...]:
     """The paths of the matrices that read what a layer's first norm makes, empty for none known."""
     form = FORMS[type(layer).__name__]
     ways = ((f"{form.attention}.qkv_proj",),) if form.attention else form.matrices
-    there = (way for way in ways if all(_module_of(layer, path) is not None for path in way))
-    return next(there, ())
+    present = (way for way in ways if all(_module_of(layer, path) is not None for path in way))
+    return next(present, ())
 
 
 def _module_of(layer: Any, path: str) -> Any:

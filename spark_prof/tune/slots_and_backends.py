@@ -132,8 +132,8 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
     components = layer_components(facts.architecture)
     finding, most_ms = most_promising(report, _about(components, report), components)
     # Not known to be faster than moe and router, it comes behind what promises something.
-    known = once or not experts_only
-    return Candidate(words, _KERNELS, condition, finding, most_ms if known else None)
+    compared = once or not experts_only
+    return Candidate(words, _KERNELS, condition, finding, most_ms if compared else None)
 
 
 def _sets(
