@@ -81,6 +81,7 @@ FORMS: Mapping[str, Form] = {
     "NemotronHMambaDecoderLayer": Form(
         "", mlp="", first_norm="norm", matrices=(("mixer.in_proj",),)
     ),
+    "NemotronHMLPDecoderLayer": Form("", mlp="", first_norm="norm", matrices=(("mixer.up_proj",),)),
     "NemotronHAttentionDecoderLayer": Form(
         "", mlp="", first_norm="norm", matrices=(("mixer.qkv_proj",),)
     ),

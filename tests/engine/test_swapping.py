@@ -218,7 +218,7 @@ def test_what_fails_on_one_rank_falls_back_on_both(
 
 PARTS_BESIDE_ATTENTION = {
     "deepseek-v2": {"self_attn.kv_a_proj_with_mqa": 4, "mlp.experts": 2},
-    "nemotron-h": {"mixer.in_proj": 2, "mixer.qkv_proj": 1},
+    "nemotron-h": {"mixer.in_proj": 2, "mixer.qkv_proj": 1, "mixer.up_proj": 2},
     "qwen3-next": {"linear_attn.in_proj_qkvz": 2, "self_attn.qkv_proj": 2, "mlp.experts": 4},
     "glm4-moe-lite": {"self_attn.fused_qkv_a_proj": 4, "mlp.experts": 2},
     "mixtral": {"self_attn.qkv_proj": 2, "block_sparse_moe.experts": 2},

@@ -297,6 +297,7 @@ def test_models_of_slot_layer_have_a_form() -> None:
     beside = {  # of Nemotron-H, which has a class for each kind of layer
         nemotron_h.NemotronHMambaDecoderLayer.__name__,
         nemotron_h.NemotronHAttentionDecoderLayer.__name__,
+        nemotron_h.NemotronHMLPDecoderLayer.__name__,
     }
     assert {layers[name] for name in LAYER_MODELS} | beside == set(FORMS)
 
