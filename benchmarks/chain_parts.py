@@ -140,9 +140,9 @@ class Part:
         if isinstance(self.config, LinearConfig):
             kernel = "normed" if self.makes_norm else LAYER_DENSE
             return TunedShape(kernel, packed.format, packed.rows, packed.columns, self.tokens)
-        form, rows, top_k = packed.gate_up.format, packed.gate_up.rows, self.kernels[0].parts[1]
+        form, rows, choice = packed.gate_up.format, packed.gate_up.rows, self.kernels[0].parts[1]
         return TunedShape(
-            LAYER_EXPERTS, form, rows, packed.hidden, self.tokens, packed.count, top_k
+            LAYER_EXPERTS, form, rows, packed.hidden, self.tokens, choice.experts, choice.top_k
         )
 
 

@@ -2,8 +2,9 @@
 
 All layers of a model in their real shapes with random weights, captured in one CUDA graph: norm and
 qkv, attention, o, norm and experts or MLP, and the lm_head, as slots `layer`, `o` and `lm_head`
-build them. Beside it stands the time in which this GPU reads the same weights, by a sum over as
-many bytes in the same run. No vLLM is needed.
+build them. Where attention is of another kind, as MLA or Mamba, a copy by torch stands in its
+place, and the layers are those that have experts. Beside the step stands the time in which this GPU
+reads the same weights, by a sum over as many bytes in the same run. No vLLM is needed.
 
 usage: python benchmarks/decoder_step.py [--model NAME] [--tokens M] [--context N] [--layers L]
            [--qkv kept|mxfp4] [--kernels]
@@ -28,6 +29,7 @@ from benchmarks.graph_replays import replay_times, same_when_replayed
 from spark_prof.kernels.bench.machine_ceilings import measure_ceilings
 from spark_prof.kernels.candidate import (
     Activation,
+    ActivationName,
     AttentionLayer,
     ExpertsLayer,
     LinearLayer,
@@ -38,7 +40,7 @@ from spark_prof.kernels.candidate import (
     Replacement,
     RouterLayer,
 )
-from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4, TwoStacks
 from spark_prof.swaps.builders import build_kept, build_quantized
 
 DEVICE = torch.device("cuda")
@@ -61,11 +63,14 @@ class Model:
     form: str  # of the experts or the MLP and, unless it is mxfp4, of qkv and o
     gpt_oss: bool = False  # biases, sinks, a window in every second layer, SwiGLU
     head_norms: bool = False  # of queries and keys
+    matrix_rows: int = 0  # behind the first norm, where attention is of another kind
+    shared: int = 0  # experts that every token takes beside its own
+    activation: ActivationName = "silu"
 
     @property
     def qkv_rows(self) -> int:
-        """Features of queries, keys and values."""
-        return (self.heads + 2 * self.kv_heads) * self.size
+        """Features of queries, keys and values, or of what else is behind the first norm."""
+        return self.matrix_rows or (self.heads + 2 * self.kv_heads) * self.size
 
     @property
     def width(self) -> int:
@@ -80,6 +85,25 @@ MODELS = {
         48, 2048, 32, 4, 128, 128, 8, 768, 151936, "nvfp4", head_norms=True
     ),
     "llama-3.1-8b-fp8": Model(32, 4096, 32, 8, 128, 0, 0, 14336, 128256, "fp8"),
+    # Each layer of experts with one of Mamba, which 17 of 23 are in FP8.
+    "nemotron-3-nano-fp8": Model(
+        23,
+        2688,
+        64,
+        2,
+        64,
+        128,
+        6,
+        1856,
+        131072,
+        "fp8",
+        matrix_rows=10304,
+        shared=2,
+        activation="relu2",
+    ),
+    "deepseek-v2-lite": Model(
+        26, 2048, 16, 16, 128, 64, 6, 1408, 102400, "bf16", matrix_rows=3648, shared=2
+    ),
 }
 
 
@@ -88,8 +112,10 @@ def plain(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) / shape[-1] ** 0.5
 
 
-def packed(form: str, *shape: int) -> MxFp4 | NvFp4 | Fp8Rows:
-    """Random codes of 4 or 8 bits and scales that keep sums near 1."""
+def packed(form: str, *shape: int) -> MxFp4 | NvFp4 | Fp8Rows | torch.Tensor:
+    """Random codes of 4 or 8 bits and scales that keep sums near 1, or BF16 values that do."""
+    if form == "bf16":
+        return plain(*shape)
     if form == "fp8":
         values = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
         scales = torch.full(shape[:-1], shape[-1] ** -0.5, device=DEVICE)
@@ -109,7 +135,7 @@ class Layer:
     """The kernels of a layer and what their calls need beside the activations."""
 
     qkv: Replacement  # and the norm before it
-    attention: Replacement
+    attention: Replacement | None  # None where it is of another kind
     o: Replacement
     mlp: Replacement  # dense or of experts, and the norm before it
     qkv_bias: torch.Tensor | None
@@ -127,10 +153,11 @@ def make_layer(model: Model, number: int, pages: int, quantized: bool) -> Layer:
         for slot, shape in (("qkv", (model.qkv_rows, hidden)), ("o", (hidden, model.width)))
     )
     last = dense_mlp(model, name, norm) if not model.experts else experts_of(model, name, norm)
-    qkv_kernel, attention, o_kernel, mlp = (
+    qkv_kernel, o_kernel, mlp = (
         build_quantized(part, "mxfp4") if quantized else build_kept(part, insist=True)
-        for part in (NormedLinearLayer(name, norm, qkv), attention_of(model, number), o, last)
+        for part in (NormedLinearLayer(name, norm, qkv), o, last)
     )
+    attention = None if model.matrix_rows else build_kept(attention_of(model, number), insist=True)
     return Layer(
         qkv_kernel, attention, o_kernel, mlp,
         plain(model.qkv_rows) if model.gpt_oss else None, plain(hidden) if model.gpt_oss else None,
@@ -155,17 +182,25 @@ def attention_of(model: Model, number: int) -> AttentionLayer:
 def experts_of(model: Model, name: str, norm: NormLayer) -> NormedExpertsLayer:
     """Norm, router and experts of a layer."""
     hidden, count = model.hidden, model.experts
+    activation = Activation("swiglu" if model.gpt_oss else model.activation)
+    rows = activation.halves * model.inner
     experts = ExpertsLayer(
-        name, packed(model.form, count, 2 * model.inner, hidden),
-        packed(model.form, count, hidden, model.inner),
-        plain(count, 2 * model.inner) if model.gpt_oss else None,
+        name, stacked(model, rows, hidden), stacked(model, hidden, model.inner),
+        plain(count, rows) if model.gpt_oss else None,
         plain(count, hidden) if model.gpt_oss else None,
-        Activation("swiglu" if model.gpt_oss else "silu"),
-        RouterLayer(name, count, model.top_k, True, "softmax", None, 1.0),
+        activation,
+        RouterLayer(name, count, model.top_k, True, "softmax", None, 1.0, always=model.shared),
     )  # fmt: skip
     gate = LinearLayer(name, "router", plain(count, hidden) * hidden**0.5)
     gate_bias = plain(count) if model.gpt_oss else None
     return NormedExpertsLayer(name, norm, gate, gate_bias, experts)
+
+
+def stacked(model: Model, *shape: int) -> MxFp4 | NvFp4 | Fp8Rows | torch.Tensor | TwoStacks:
+    """A matrix of each expert, those that every token takes last: of BF16 they lie apart."""
+    if model.form == "bf16" and model.shared:
+        return TwoStacks(plain(model.experts, *shape), plain(model.shared, *shape))
+    return packed(model.form, model.experts + model.shared, *shape)
 
 
 def dense_mlp(model: Model, name: str, norm: NormLayer) -> NormedMlpLayer:
@@ -211,9 +246,12 @@ def step_of(
         y, residual = x, x
         for layer in layers:
             qkv, residual = layer.qkv.run(y, residual, layer.qkv_bias)
-            keys, values = layer.cache.chunk(2, dim=-1)
-            attention = layer.attention.run(qkv, positions, keys, values, blocks, lengths, slots)
-            y, residual = layer.mlp.run(layer.o.run(attention, layer.o_bias), residual)
+            if layer.attention is None:
+                attended = qkv[:, : model.width].clone()
+            else:
+                cached = layer.cache.chunk(2, dim=-1)
+                attended = layer.attention.run(qkv, positions, *cached, blocks, lengths, slots)
+            y, residual = layer.mlp.run(layer.o.run(attended, layer.o_bias), residual)
         out: torch.Tensor = head.run(y, None) if head.takes(tokens) else y @ weight.T
         return out
 
@@ -222,11 +260,12 @@ def step_of(
 
 def bytes_of(model: Model, layers: int, tokens: int, quantized: bool) -> float:
     """Bytes of weights that a step reads, if each token takes experts of its own."""
-    stored = {"mxfp4": 0.53125, "nvfp4": 0.5625, "fp8": 1.0}[model.form]
+    stored = {"mxfp4": 0.53125, "nvfp4": 0.5625, "fp8": 1.0, "bf16": 2.0}[model.form]
     dense = stored if quantized or model.form != "mxfp4" else 2.0
     matrices = (model.width + model.qkv_rows) * model.hidden * dense
-    count = min(tokens * model.top_k, model.experts) if model.experts else 1
-    experts = count * 3 * model.hidden * model.inner * stored
+    count = min(tokens * model.top_k, model.experts) + model.shared if model.experts else 1
+    matrices_each = Activation(model.activation).halves + 1
+    experts = count * matrices_each * model.hidden * model.inner * stored
     gate = 2 * model.experts * model.hidden
     head = model.vocabulary * model.hidden * (stored if quantized else 2.0)
     return layers * (matrices + experts + gate) + head

@@ -213,20 +213,37 @@ MOST_TOKENS = 16
 IN_LAYER = ("qkv", "attention", "rope", "kv_write", "norm", "router", "experts", "mlp")
 """Components whose kernels the slot `layer` has."""
 
-DENSE_LAYER_MODELS = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""Models without experts whose decoder layers slot `layer` knows; no engine's time was measured."""
+DENSE_LAYER_MODELS = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+"""Models without experts whose decoder layers slot `layer` knows."""
 
 EXPERTS_LAYER_MODELS = (
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
     "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "MiniMaxM2ForCausalLM",
     "NemotronHForCausalLM",
     "Qwen3NextForCausalLM",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
 )
-"""Models of whose decoder layers slot `layer` knows norm and experts only."""
+"""Models of whose decoder layers slot `layer` knows all but attention."""
+
+UNMEASURED_LAYER_MODELS = ("MistralForCausalLM", "MixtralForCausalLM", "Qwen2MoeForCausalLM")
+"""Models of whose decoder layers slot `layer` knows all, and no engine's time was measured."""
+
+MEASURED_ONCE = ("DeepseekV2ForCausalLM", "NemotronHForCausalLM", "Qwen3NextForCausalLM")
+"""Those of them with which an H200 took less a step than without, in one engine start a side."""
 
 LAYER_MODELS = (
     "GptOssForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen2MoeForCausalLM",
     "Qwen3MoeForCausalLM",
     *DENSE_LAYER_MODELS,
     *EXPERTS_LAYER_MODELS,

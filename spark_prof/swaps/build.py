@@ -17,7 +17,7 @@ from spark_prof.errors import SparkProfError
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.builder_loading import load_builder
-from spark_prof.swaps.decoder_layer import PARTS, LayerModules, Part, parts_of, read_part
+from spark_prof.swaps.decoder_layer import FORMS, PARTS, LayerModules, Part, parts_of, read_part
 from spark_prof.swaps.guard import GuardedReplacement, logger
 from spark_prof.swaps.layers import Layer
 from spark_prof.swaps.live_weights import read_layer
@@ -216,6 +216,8 @@ def _check_measured(point: SwapPoint, swap: Swap) -> None:
     layer_kind = ""
     if modules.attention is None:
         layer_kind = "whose attention is vLLM's own"
+    elif not FORMS[type(point.module).__name__].measured:
+        layer_kind = "of this class"
     elif modules.gate is None and _type_of(modules.mlp.gate_up_proj) not in _MEASURED_MLPS:
         layer_kind = "without experts whose weights are not FP8"
     if layer_kind:

@@ -233,7 +233,7 @@ def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
     memory = router.norm.nbytes + router.logits.nbytes
     memory += router.weight.nbytes if layer.gate_is_copy else 0
     built = _experts(run, packed, configs, memory)
-    return replace(built, parts=(packed, router.choice.top_k, configs))
+    return replace(built, parts=(packed, router.choice, configs))
 
 
 def _packed_experts(layer: ExpertsLayer) -> PackedExperts:

@@ -46,40 +46,50 @@ class Form(NamedTuple):
     # Of an attention of another kind: which matrices alone read what the first norm makes, in each
     # way in which the class has them.
     matrices: tuple[tuple[str, ...], ...] = ()
+    measured: bool = (
+        False  # whether an engine was measured to be faster with all parts of such layers
+    )
 
+
+_MLA = (
+    ("self_attn.fused_qkv_a_proj",),
+    ("self_attn.kv_a_proj_with_mqa", "self_attn.q_proj"),
+)
+_DELTA_NET = (
+    ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"),
+    ("self_attn.qkv_proj",),  # in each fourth layer
+)
 
 FORMS: Mapping[str, Form] = {
-    "TransformerBlock": Form("attn", "router"),  # gpt-oss
-    "Qwen3MoeDecoderLayer": Form("self_attn", "gate"),
-    "LlamaDecoderLayer": Form("self_attn"),
-    "Qwen2DecoderLayer": Form("self_attn"),
-    "Qwen3DecoderLayer": Form("self_attn"),
-    "DeepseekV2DecoderLayer": Form(  # of DeepSeek-V3, too
-        "",
-        "gate",
-        matrices=(
-            ("self_attn.fused_qkv_a_proj",),
-            ("self_attn.kv_a_proj_with_mqa", "self_attn.q_proj"),
-        ),
-    ),
+    "TransformerBlock": Form("attn", "router", measured=True),  # gpt-oss
+    "Qwen3MoeDecoderLayer": Form("self_attn", "gate", measured=True),
+    "Qwen2MoeDecoderLayer": Form("self_attn", "gate"),
+    "MixtralDecoderLayer": Form("self_attn", "gate", mlp="block_sparse_moe"),
+    "LlamaDecoderLayer": Form("self_attn", measured=True),
+    "MistralDecoderLayer": Form("self_attn"),
+    "Qwen2DecoderLayer": Form("self_attn", measured=True),
+    "Qwen3DecoderLayer": Form("self_attn", measured=True),
+    "DeepseekV2DecoderLayer": Form("", "gate", matrices=_MLA),  # of DeepSeek-V3, too
+    "Glm4MoeLiteDecoderLayer": Form("", "gate", matrices=_MLA),
     "Glm4MoeDecoderLayer": Form("", "gate", matrices=(("self_attn.qkv_proj",),)),
-    "Qwen3NextDecoderLayer": Form(
-        "",
-        "gate",
-        matrices=(
-            ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"),
-            ("self_attn.qkv_proj",),
-        ),
+    "MiniMaxM2DecoderLayer": Form(
+        "", "gate", mlp="block_sparse_moe", matrices=(("self_attn.qkv_proj",),)
     ),
+    "Qwen3NextDecoderLayer": Form("", "gate", matrices=_DELTA_NET),
+    "Qwen3_5DecoderLayer": Form("", "gate", matrices=_DELTA_NET),
     "NemotronHMoEDecoderLayer": Form("", "gate", "norm", "mixer"),
     "NemotronHMambaDecoderLayer": Form(
         "", mlp="", first_norm="norm", matrices=(("mixer.in_proj",),)
     ),
+    "NemotronHMLPDecoderLayer": Form("", mlp="", first_norm="norm", matrices=(("mixer.up_proj",),)),
     "NemotronHAttentionDecoderLayer": Form(
         "", mlp="", first_norm="norm", matrices=(("mixer.qkv_proj",),)
     ),
 }
 """By the class of a decoder layer."""
+
+_MORE_STEPS = ("self_attn.do_llama_4_scaling", "ada_rms_norm_t_cond")
+"""What a layer with an attention may have between its parts, which then are not all it does."""
 
 _OTHER_READERS = (
     ("self_attn.indexer", "its indexer reads what its norm makes, too"),
@@ -122,7 +132,7 @@ class LayerModules:
         A layer whose attention is a part has experts or a known MLP as well.
         """
         form = FORMS.get(type(layer).__name__)
-        if form is None or (form.attention and not _ARGUMENTS.issuperset(arguments_of(layer))):
+        if form is None or (form.attention and not _is_plain(layer)):
             return None
         mlp = _module_of(layer, form.mlp)
         has_experts = hasattr(getattr(mlp, "experts", None), "routed_experts")
@@ -172,6 +182,12 @@ class LayerModules:
         return int(self.mlp.experts.moe_config.tp_size) > 1
 
 
+def _is_plain(layer: Any) -> bool:
+    """Whether a layer is made of the parts that are known, and called with what they need."""
+    has_steps_between = any(_module_of(layer, path) for path in _MORE_STEPS)
+    return not has_steps_between and _ARGUMENTS.issubset(arguments_of(layer))
+
+
 def arguments_of(layer: Any) -> list[str]:
     """The names of what a module's `forward` takes, in order."""
     return list(inspect.signature(type(layer).forward).parameters)[1:]
@@ -181,8 +197,8 @@ def matrix_paths(layer: Any) -> tuple[str, ...]:
     """The paths of the matrices that read what a layer's first norm makes, empty for none known."""
     form = FORMS[type(layer).__name__]
     ways = ((f"{form.attention}.qkv_proj",),) if form.attention else form.matrices
-    there = (way for way in ways if all(_module_of(layer, path) is not None for path in way))
-    return next(there, ())
+    present = (way for way in ways if all(_module_of(layer, path) is not None for path in way))
+    return next(present, ())
 
 
 def _module_of(layer: Any, path: str) -> Any:

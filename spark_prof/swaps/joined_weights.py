@@ -33,8 +33,8 @@ def joined_matrix(name: str, modules: Sequence[Any], slot: str) -> LinearLayer:
     Raises:
         KernelError: they have different formats, or one that cannot be joined.
     """
-    first, *others = (read_linear(name, module, slot).weight for module in modules)
-    for other in others:
+    first, *further = (read_linear(name, module, slot).weight for module in modules)
+    for other in further:
         if type(other) is not type(first):
             raise KernelError(
                 f"one of its matrices is {_format_of(first)}, another {_format_of(other)}"

@@ -25,8 +25,10 @@ from spark_prof.rules.tune_candidates import (
     EXPERTS_LAYER_MODELS,
     FOREIGN,
     LAYER_MODELS,
+    MEASURED_ONCE,
     MOST_TOKENS,
     SWAPS,
+    UNMEASURED_LAYER_MODELS,
     SwappableSlot,
 )
 from spark_prof.tune.beside_layer import layer_components, slots_beside_layer, why_no_experts
@@ -115,6 +117,7 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
     dense = facts.architecture in DENSE_LAYER_MODELS
     fp8 = dense and {stored_format(report, part) for part in ("qkv", "mlp")} == {"fp8"}
     unmeasured = experts_only or (dense and not fp8)
+    unmeasured |= facts.architecture in UNMEASURED_LAYER_MODELS
     words = "layer=spark_prof" + ("!" if unmeasured or not _is_measured(facts) else "")
     if why:
         return UntriedCandidate(words, _KERNELS, why)
@@ -123,11 +126,14 @@ def _layer(report: Report, facts: MachineFacts) -> Row:
         condition = "norms, qkv, attention and mlp of a layer run as 4 kernels"
     elif experts_only:
         condition = "norms, qkv, router and experts of a layer run as 4 kernels"
-    condition += "; nobody measured it" if unmeasured else ""
+    once = facts.architecture in MEASURED_ONCE
+    if unmeasured:
+        condition += "; measured in one engine a side" if once else "; nobody measured it"
     components = layer_components(facts.architecture)
     finding, most_ms = most_promising(report, _about(components, report), components)
-    # Never known to be faster than moe and router, it comes behind what promises something.
-    return Candidate(words, _KERNELS, condition, finding, None if experts_only else most_ms)
+    # Not known to be faster than moe and router, it comes behind what promises something.
+    compared = once or not experts_only
+    return Candidate(words, _KERNELS, condition, finding, most_ms if compared else None)
 
 
 def _sets(

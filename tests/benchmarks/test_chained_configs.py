@@ -30,6 +30,10 @@ from tests.emulator.compiler import compiler
 
 DENSE = Model(2, 1024, 8, 2, 64, 0, 0, 640, 2048, "fp8")
 EXPERTS = Model(1, 1024, 8, 2, 64, 4, 2, 128, 2048, "mxfp4", gpt_oss=True)
+MAMBA = Model(
+    1, 1024, 8, 2, 64, 4, 2, 128, 2048, "fp8", matrix_rows=1168, shared=2, activation="relu2"
+)
+MLA = Model(1, 1024, 8, 8, 64, 4, 2, 128, 2048, "bf16", matrix_rows=1168, shared=2)
 COUNTS = [9, 1]
 """With more than 8 tokens the norm is a kernel of its own."""
 
@@ -53,7 +57,8 @@ def _on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setattr(chained_configs, "step_of", ToldStep)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(MODELS, "dense", DENSE)
-    monkeypatch.setitem(MODELS, "experts", EXPERTS)
+    for name, model in (("experts", EXPERTS), ("mamba", MAMBA), ("mla", MLA)):
+        monkeypatch.setitem(MODELS, name, model)
     known_runs.cache_clear()
     yield
     known_runs.cache_clear()
@@ -117,7 +122,7 @@ def _agreeing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_agreeing")
-@pytest.mark.parametrize("model", ["dense", "experts"])
+@pytest.mark.parametrize("model", ["dense", "experts", "mamba", "mla"])
 def test_what_is_kept_is_what_layers_are_then_built_with(tmp_path: Path, model: str) -> None:
     before = {tokens: built(MODELS[model], tokens) for tokens in (1, 2, 9, 16)}
     found = search(tmp_path, model, keep=True)
@@ -195,6 +200,17 @@ def test_candidates_differ_from_each_other_and_can_be_compiled(tokens: int) -> N
         assert all(config.warps % config.split == 0 for config in configs)
 
 
+def test_experts_that_all_tokens_take_are_read_once() -> None:
+    """Of Nemotron-3-Nano and DeepSeek-V2-Lite, as their configs have them."""
+    for name, active in (("nemotron-3-nano-fp8", 3.447e9), ("deepseek-v2-lite", 4.63e9)):
+        model = MODELS[name]
+        one, eight = (bytes_of(model, model.layers, tokens, quantized=False) for tokens in (1, 8))
+        assert one == pytest.approx(active, rel=0.002)
+        of_one_token = model.layers * model.top_k * model.inner * model.hidden
+        pair_bytes = {"relu2": 2.0, "silu": 6.0}[model.activation]  # of up and down, with gate
+        assert eight - one == 7 * pair_bytes * of_one_token
+
+
 @pytest.mark.parametrize(("tokens", "fused"), [(1, True), (8, False)])
 def test_llama_as_it_is_on_a_gpu(tokens: int, fused: bool) -> None:
     """In its real shapes, of weights that are nowhere."""
@@ -228,9 +244,10 @@ def test_llama_as_it_is_on_a_gpu(tokens: int, fused: bool) -> None:
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run on the CPU")
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", COUNTS)
-def test_a_dense_step_runs_and_its_configurations_agree(tokens: int) -> None:
+@pytest.mark.parametrize("model", [DENSE, MAMBA, MLA], ids=["dense", "mamba", "mla"])
+def test_a_step_runs_and_its_configurations_agree(tokens: int, model: Model) -> None:
     with torch.no_grad():
-        chain = some_chain(DENSE, tokens)
+        chain = some_chain(model, tokens)
         assert isinstance(chain.step, ToldStep)
         logits = chain.step.run()
         assert logits.shape == (tokens, 2048)
@@ -239,7 +256,7 @@ def test_a_dense_step_runs_and_its_configurations_agree(tokens: int) -> None:
         for part in chain.parts.values():
             part.put(part.candidates()[-1])
         assert chain.configs != before
-        assert agrees(chain, DENSE, before)
+        assert agrees(chain, model, before)
         torch.testing.assert_close(chain.step.run(), logits, rtol=0.05, atol=0.05)
 
 

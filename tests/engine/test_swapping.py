@@ -220,10 +220,13 @@ def test_what_fails_on_one_rank_falls_back_on_both(
 
 PARTS_BESIDE_ATTENTION = {
     "deepseek-v2": {"self_attn.kv_a_proj_with_mqa": 4, "mlp.experts": 2},
-    "nemotron-h": {"mixer.in_proj": 2, "mixer.qkv_proj": 1},
+    "nemotron-h": {"mixer.in_proj": 2, "mixer.qkv_proj": 1, "mixer.up_proj": 2},
     "qwen3-next": {"linear_attn.in_proj_qkvz": 2, "self_attn.qkv_proj": 2, "mlp.experts": 4},
+    "glm4-moe-lite": {"self_attn.fused_qkv_a_proj": 4, "mlp.experts": 2},
+    "mixtral": {"self_attn.qkv_proj": 2, "block_sparse_moe.experts": 2},
+    "qwen2-moe": {"self_attn.qkv_proj": 2, "mlp.experts": 2},
 }
-"""Which parts of layers whose attention is vLLM's are replaced, and in how many layers."""
+"""Which parts of layers are replaced but for attention, which a CPU has none for."""
 
 
 @pytest.mark.slow
@@ -241,11 +244,11 @@ def test_norms_beside_another_attention_say_what_vllm_says(
     answered = _answer(environment | ONE_PROCESS, tmp_path, mode, settings, "a", "b")
     assert _same_begin(answered) >= 0.5
     assert answered.told["fault"] == ""
-    for swap in answered.told["swaps"]:
+    swaps = [swap for swap in answered.told["swaps"] if not swap["name"].endswith(".attn")]
+    for swap in swaps:
         assert swap["state"] == "live", swap
         assert swap["calls"]["b"] >= TOKENS - 1
-    roles = Counter(role_of(swap["name"]) for swap in answered.told["swaps"])
-    assert roles == PARTS_BESIDE_ATTENTION[name]
+    assert Counter(role_of(swap["name"]) for swap in swaps) == PARTS_BESIDE_ATTENTION[name]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ The models are vLLM's own classes, with fewer and narrower layers than the publi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -16,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from benchmarks.ab import CASES, HYBRID  # noqa: E402
+from benchmarks.architecture_table import ARCHITECTURES, config_of  # noqa: E402
 from demo.models import MODELS  # noqa: E402
 from spark_prof.kernels.candidate import (  # noqa: E402
     ExpertsLayer,
@@ -33,7 +35,7 @@ from spark_prof.kernels.check.oracles import (  # noqa: E402
 )
 from spark_prof.kernels.check.verdict import Judgement, judge  # noqa: E402
 from spark_prof.rules.components import role_of  # noqa: E402
-from spark_prof.swaps.build import BuiltReplacement, build_all  # noqa: E402
+from spark_prof.swaps.build import BuiltReplacement, build_all, find_points  # noqa: E402
 from spark_prof.swaps.decoder_layer import read_part  # noqa: E402
 from spark_prof.swaps.dummy import fill_dummy  # noqa: E402
 from spark_prof.swaps.live_weights import read_layer  # noqa: E402
@@ -250,6 +252,27 @@ NORMED: Mapping[str, dict[str, str]] = {
     },
 }  # fmt: skip
 """By the role of the first matrix behind a norm, how the part's line or its reason begins."""
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("glm4-moe", {"self_attn.qkv_proj": 4, "mlp.experts": 2}),
+        ("minimax-m2", {"self_attn.qkv_proj": 2, "block_sparse_moe.experts": 2}),
+    ],
+)
+def test_parts_of_other_architectures(name: str, paths: dict[str, int], tmp_path: Path) -> None:
+    """Of those whose experts vLLM has no kernel for on a CPU, or which other tests run."""
+    (row,) = (row for row in ARCHITECTURES if row.name == name)
+    with vllm_layers.whole_model(config_of(row, small=True), tmp_path) as model:
+        points = [point for point in find_points(model) if point.slot == "layer"]
+        assert Counter(role_of(point.name) for point in points) == paths
+        for point in points:
+            if point.kind == "normed matrix":
+                part = read_part(point.name, point.module, "normed matrix")
+                assert isinstance(part, NormedLinearLayer)
+                assert not part.is_copy
+                assert part.norm.weight is not None
 
 
 @pytest.mark.parametrize("name", NORMED)

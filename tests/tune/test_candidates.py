@@ -259,10 +259,15 @@ def test_models_of_slot_layer_have_a_form() -> None:
     from vllm.model_executor.models import (
         deepseek_v2,
         glm4_moe,
+        glm4_moe_lite,
         gpt_oss,
         llama,
+        minimax_m2,
+        mistral,
+        mixtral,
         nemotron_h,
         qwen2,
+        qwen2_moe,
         qwen3,
         qwen3_moe,
         qwen3_next,
@@ -279,11 +284,20 @@ def test_models_of_slot_layer_have_a_form() -> None:
         "DeepseekV2ForCausalLM": deepseek_v2.DeepseekV2DecoderLayer.__name__,
         "DeepseekV3ForCausalLM": deepseek_v2.DeepseekV2DecoderLayer.__name__,
         "Glm4MoeForCausalLM": glm4_moe.Glm4MoeDecoderLayer.__name__,
+        "Glm4MoeLiteForCausalLM": glm4_moe_lite.Glm4MoeLiteDecoderLayer.__name__,
+        "MiniMaxM2ForCausalLM": minimax_m2.MiniMaxM2DecoderLayer.__name__,
+        "MistralForCausalLM": mistral.MistralDecoderLayer.__name__,
+        "MixtralForCausalLM": mixtral.MixtralDecoderLayer.__name__,
+        "Qwen2MoeForCausalLM": qwen2_moe.Qwen2MoeDecoderLayer.__name__,
+        # Whose module wants torchvision.
+        "Qwen3_5MoeForCausalLM": "Qwen3_5DecoderLayer",
+        "Qwen3_5MoeForConditionalGeneration": "Qwen3_5DecoderLayer",
         "NemotronHForCausalLM": nemotron_h.NemotronHMoEDecoderLayer.__name__,
         "Qwen3NextForCausalLM": qwen3_next.Qwen3NextDecoderLayer.__name__}  # fmt: skip
     beside = {  # of Nemotron-H, which has a class for each kind of layer
         nemotron_h.NemotronHMambaDecoderLayer.__name__,
         nemotron_h.NemotronHAttentionDecoderLayer.__name__,
+        nemotron_h.NemotronHMLPDecoderLayer.__name__,
     }
     assert {layers[name] for name in LAYER_MODELS} | beside == set(FORMS)
 
