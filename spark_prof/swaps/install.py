@@ -129,8 +129,8 @@ def _shares(point: SwapPoint, size: int) -> Iterator[tuple[str, int]]:
 def second_copy(state: Installed) -> int:
     """Bytes of all replacements; sides that share one hold it once."""
     unique = {id(g): g for place in state.places for g in place.choices.values()}
-    held = (g.replacement or g.retired for g in unique.values())
-    return sum(replacement.bytes for replacement in held if replacement is not None)
+    replacements = (g.replacement or g.retired for g in unique.values())
+    return sum(replacement.bytes for replacement in replacements if replacement is not None)
 
 
 def summarize(state: Installed) -> None:
@@ -264,20 +264,20 @@ def _before_layout(build: Callable[[Any], None]) -> Iterator[None]:
 
     # A recorder has wrapped that of some modules.
     function = inspect.unwrap(getattr(utils, _PROCESS))
-    holders = {
-        module: held
+    originals = {
+        module: original
         for name, module in list(sys.modules.items())
         if name.startswith(_LOADERS)
-        and callable(held := getattr(module, _PROCESS, None))
-        and inspect.unwrap(held) is function
+        and callable(original := getattr(module, _PROCESS, None))
+        and inspect.unwrap(original) is function
     }
-    for module, held in holders.items():
-        setattr(module, _PROCESS, around(held))
+    for module, original in originals.items():
+        setattr(module, _PROCESS, around(original))
     try:
         yield
     finally:
-        for module, held in holders.items():
-            setattr(module, _PROCESS, held)
+        for module, original in originals.items():
+            setattr(module, _PROCESS, original)
 
 
 def _build(worker: Any, state: Installed, model: Any) -> None:

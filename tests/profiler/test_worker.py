@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from spark_prof.profiler import worker as worker_module
+from spark_prof.profiler.backends import handover
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.window import PAUSE_SECONDS, PieceLength, SteadyWindow, Take
@@ -246,11 +247,13 @@ def test_another_profiler_of_the_engine_ends_the_recording_first(
 
 
 def test_torch_s_own_profiler_ends_the_recording_first(
-    record: Record, pieces: Path, backend: Backend
+    record: Record, pieces: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiler = pytest.importorskip("torch.autograd.profiler")
-    # Recordings of other tests, which nobody has ended, are told as well.
+    # Recordings of other tests, which nobody has ended, are not told.
     before = inspect.unwrap(profiler.profile._prepare_trace)
+    monkeypatch.setattr(profiler.profile, "_prepare_trace", before)
+    monkeypatch.setattr(handover, "_listeners", [])
     worker = Worker()
     record(worker)
     run(worker, BATCHES[0])
