@@ -115,7 +115,7 @@ JOBS = (
     # With the slot `layer`, which needs engines of their own; four of these do not fit.
     ab("nemotron-3-nano-fp8-layer", 300, starts=2),
     ab("deepseek-v2-lite-layer", 300, starts=2),
-    Job("sanitize", (PYTHON, "benchmarks/sanitize.py", "{out}", "--jobs", "6"), 420),
+    Job("sanitize", (PYTHON, "benchmarks/sanitize.py", "{out}", "--jobs", "6"), 540),
     chained("llama-3.1-8b-fp8", 8, 1, seconds=40),
     ab("llama-3.1-8b-fp8-layer", 420),
     chained("qwen3-30b-a3b-nvfp4", 8, 1),
