@@ -8,7 +8,7 @@ A check that takes longer than its share is ended, and said to be.
 
 usage: python benchmarks/sanitize.py FOLDER [--tools memcheck ...] [--checks layer-attention ...]
            [--seconds S] [--jobs N]
-exit code: 1 if a tool has found something, 2 without compute-sanitizer
+exit code: 1 if a tool has found something or was ended, 2 without compute-sanitizer
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def run(tool: str, check: str, folder: Path, seconds: float) -> bool:
     errors = f"{error_count} found" if summaries or error_count else "no summary"
     case_count = " ".join(cases.group().split()) if cases else "cases not counted"
     print(f"{tool} {check}: {errors}; {case_count}{ended}", flush=True)
-    return not error_count
+    return not error_count and not ended
 
 
 if __name__ == "__main__":
