@@ -238,7 +238,7 @@ UNMEASURED_LAYER_MODELS = ("MistralForCausalLM", "MixtralForCausalLM", "Qwen2Moe
 """Models of whose decoder layers slot `layer` knows all, and no engine's time was measured."""
 
 MEASURED_ONCE = ("DeepseekV2ForCausalLM", "NemotronHForCausalLM", "Qwen3NextForCausalLM")
-"""Those of them with which an H200 took less a step than without, in one engine start a side."""
+"""Those of them with which an H200 took less a step of one request, in one engine start a side."""
 
 LAYER_MODELS = (
     "GptOssForCausalLM",
