@@ -71,8 +71,7 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     body = layer.spark_prof_body = _LinearBody(layer, choices)
     if compiled and point.slot != "lm_head":
         _give_key(layer, body, next(layer.parameters()).device)
-        names = ("output_size_per_partition", "num_embeddings_per_partition", "output_size")
-        rows = first_size(layer, *names)
+        rows = layer_parts.output_rows(layer)
 
         def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
             return torch.ops.spark_prof.linear(x, bias, layer.spark_prof_key, rows)
@@ -85,14 +84,6 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     method = copy.copy(layer.quant_method)
     method.apply = apply
     layer.quant_method = method
-
-
-def first_size(layer: Any, *names: str) -> int:
-    """The first of these sizes that a linear layer has on this rank."""
-    for name in names:
-        if isinstance(value := getattr(layer, name, None), int):
-            return value
-    raise AttributeError(f"{type(layer).__name__} has none of {', '.join(names)}")
 
 
 def swap_experts(point: SwapPoint, choices: Choices) -> None:

@@ -281,9 +281,17 @@ def _swap_norm(norm: Any, call: Callable[..., Any]) -> None:
 
 
 def output_rows(matrix: Any) -> int:
-    """The rows of a linear layer's matrix on this rank."""
-    rows = getattr(matrix, "output_size_per_partition", None)
-    return int(matrix.output_size if rows is None else rows)
+    """The rows of a linear layer's matrix, or of an embedding's, on this rank."""
+    names = ("output_size_per_partition", "num_embeddings_per_partition", "output_size")
+    return first_size(matrix, *names)
+
+
+def first_size(layer: Any, *names: str) -> int:
+    """The first of these sizes that a linear layer has on this rank."""
+    for name in names:
+        if isinstance(value := getattr(layer, name, None), int):
+            return value
+    raise AttributeError(f"{type(layer).__name__} has none of {', '.join(names)}")
 
 
 _BODIES: dict[int, SwappablePart] = {}

@@ -18,7 +18,8 @@ from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.swaps.activation_rounding import largest_input, rounded_by
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import ReplacementError
-from spark_prof.swaps.layer_dispatch import features_of_experts, first_size
+from spark_prof.swaps.layer_dispatch import features_of_experts
+from spark_prof.swaps.layer_parts import first_size
 
 _FLOOR = 2.0**-6
 """Of the usual row's norm: what a row counts as at least, so that rows of zeros have one."""
